@@ -1,0 +1,34 @@
+# Needs python3 (3.11 to 3.13), pip and make. Everything is installed into .venv, and only when what it depends on changed.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test lint bench clean
+
+demo: .venv/run.stamp
+	$(BIN)/capax gridworld --out runs/gridworld --force
+
+test: .venv/dev.stamp
+	$(BIN)/python -m pytest -n 2
+
+lint: .venv/dev.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy capax
+
+bench: .venv/dev.stamp
+	$(BIN)/python benchmarks/tabular.py
+
+clean:
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/run.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e .
+	touch $@
+
+.venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
+	$(PIP) -e '.[dev]'
+	touch $@ .venv/run.stamp

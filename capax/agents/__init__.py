@@ -1,0 +1,1 @@
+"""Learners under Algorithm 1, one file each."""

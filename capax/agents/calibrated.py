@@ -1,0 +1,80 @@
+"""CAP with a calibrated margin: a policy is played only if its predicted cost and z standard errors keep the limit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from jaxtyping import Float
+from numpy import ndarray as Array
+
+from capax.agents.tabular import Known, fit, sample_action, uniform_policy
+from capax.tabular.cmdp import CMDP
+from capax.tabular.counts import CountModel
+from capax.tabular.lp import Solution, solve
+from capax.tabular.margin import believe, best_within, bonus, judge, safest
+from capax.types import Episode, Key, Metrics, Spec
+
+
+class CalibratedState(NamedTuple):
+    """What the agent remembers."""
+
+    model: CountModel
+    policy: Float[Array, "S A"]
+    warm: Solution | None
+    executed: tuple[tuple[Array, float], ...]
+    """The policies played so far, with what they really cost."""
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """Best return among the policies whose upper cost value Ĵ_c + zσ keeps the limit (see `tabular.margin`)."""
+
+    known: Known
+    spec: Spec
+    z_first: float = 10.0
+    """Standard errors of margin at the first policy, when the model is least to be trusted."""
+    z_last: float = 4.0
+    """Standard errors of margin from policy `z_fall` on."""
+    z_fall: int = 20
+    """Policies over which z falls, linearly."""
+    z_none: float = 1.0
+    """Standard errors in the least upper value that is played when no policy keeps the limit with z."""
+    explore: float = 0.4
+    """Weight of the exploration bonus at the first policy."""
+    explore_fall: int = 30
+    """Policies over which the bonus falls to 0, linearly."""
+
+    def init(self, key: Key) -> CalibratedState:
+        return CalibratedState(self.known.model(), uniform_policy(self.known.r.shape), None, ())
+
+    def begin(self, state: CalibratedState) -> Float[Array, "S A"]:
+        return state.policy
+
+    def act(self, state: CalibratedState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        return sample_action(carry[obs], key), carry, {}
+
+    def learn(self, state: CalibratedState, episodes: Sequence[Episode], key: Key) -> tuple[CalibratedState, Metrics]:
+        """Count, correct the prediction by what was paid, then search the best policy within the margin."""
+        known, number = self.known, len(state.executed)
+        model = fit(state.model, episodes)
+        cmdp = CMDP(model.P, known.r, known.c, known.mu0, self.spec.gamma)
+        belief = believe(cmdp, model.n, state.executed)
+        z = self.z_first + (self.z_last - self.z_first) * min(1.0, number / self.z_fall)
+        cheapest = solve(cmdp, -math.inf).policy
+        starts = [judge(belief, policy, z) for policy in ([state.policy] if state.executed else []) + [cheapest]]
+        if min(start.upper for start in starts) > self.spec.limit:
+            starts.append(safest(belief, z))
+        gain, explore = known.r, self.explore * max(0.0, 1.0 - number / self.explore_fall)
+        if explore > 0.0:
+            multiplier = state.warm.multiplier if state.warm is not None and state.warm.status == "optimal" else 0.0
+            gain = gain + explore * bonus(belief, state.warm.policy if state.warm else cheapest, multiplier)
+        best, warm = best_within(belief, gain, self.spec.limit, z, starts, state.warm)
+        chosen = safest(belief, self.z_none) if best is None else best
+        metrics = {"kappa": z, "planned_cost": chosen.cost, "planned_sd": chosen.sd, "feasible": best is not None}
+        return CalibratedState(model, chosen.policy, warm, state.executed), metrics
+
+    def adapt(self, state: CalibratedState, episode: Episode) -> tuple[CalibratedState, Metrics]:
+        return state._replace(executed=(*state.executed, (state.policy, episode.paid))), {}

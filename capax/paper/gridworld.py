@@ -1,0 +1,216 @@
+"""The paper's gridworld experiment: many random worlds, several ways to choose κ, every executed policy counted."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from typing import Any, NamedTuple
+
+import jax.random as jr
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from capax.agents.calibrated import Calibrated
+from capax.agents.tabular import Known, TabularCAP
+from capax.errors import InputError
+from capax.kappa import PI, Fixed
+from capax.loop import run
+from capax.tabular.cmdp import evaluate
+from capax.tabular.counts import neighbour_prior
+from capax.tabular.gridworld import SLIPS, World, gridworld
+from capax.tabular.lp import solve
+from capax.tabular.sampler import WorldCollector
+from capax.types import Agent, Episode, Metrics, Spec
+
+LIMIT = 0.1
+"""Cost limit of every world, normalised (paper, appendix)."""
+ROUNDING = 1e-6
+"""A cost above the limit by no more than this is a constraint that is active, not a violation."""
+DEFAULT_METHODS = ("oracle", "0", "0.01", "0.05", "0.1", "adaptive", "calibrated")
+JEFFREYS = 0.5
+"""Pseudo-counts per neighbour of the calibrated agent: Jeffreys' prior for a multinomial."""
+RESTARTS = 10
+"""Episodes into which the calibrated agent divides its samples of an iteration."""
+
+PAPER = {
+    ("cap", "adaptive"): (0.494, 0.061, 0.098, 0.006, 0.0, 0.0),
+    ("cap", 0.1): (0.454, 0.074, 0.089, 0.0055, 0.7, 2.48),
+    ("cap", 0.05): (0.468, 0.071, 0.091, 0.0093, 2.22, 5.05),
+    ("cap", 0.01): (0.468, 0.069, 0.0938, 0.0104, 6.0, 8.01),
+    ("cap", 0.0): (0.50, 0.064, 0.0965, 0.0079, 10.23, 10.08),
+}
+"""The paper's table: mean and sd of return, cost and violations after 30 iterations, by method and κ."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Run CAP's tabular experiment and print its table beside the paper's."""
+
+    worlds: int = 100
+    """Random worlds (paper: 100)."""
+    iterations: int = 30
+    """Collections of samples after the first policy; policies 0 to ITERATIONS are executed and counted (paper: 30)."""
+    samples: int = 500
+    """Steps per collection (paper: 500)."""
+    slip: str = "any"
+    """Where a slip goes: any of the 4 directions, one of the 3 other ones, or any on a torus."""
+    methods: tuple[str, ...] = field(default=DEFAULT_METHODS)
+    """oracle, adaptive, calibrated, or a number: a fixed κ."""
+    seed: int = 0
+    """Results are a function of this number alone."""
+    jobs: int = 2
+    """Processes to use."""
+
+    def __post_init__(self) -> None:
+        for name in ("worlds", "iterations", "samples", "jobs"):
+            if getattr(self, name) < 1:
+                raise InputError(f"--{name} is {getattr(self, name)}: give a whole number of at least 1.")
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"--seed is {self.seed}: give a whole number from 0 to {2**32 - 1}.")
+        if self.slip not in SLIPS:
+            raise InputError(f"--slip is {self.slip!r}: choose one of {', '.join(SLIPS)}.")
+        if not self.methods:
+            raise InputError("--methods is empty: name at least one of oracle, adaptive, calibrated, or a fixed κ.")
+        if "calibrated" in self.methods and self.samples % RESTARTS:
+            raise InputError(f"--samples is {self.samples}: calibrated divides them by {RESTARTS}; give a multiple.")
+        labels = [label(method) for method in self.methods]
+        if len(set(labels)) < len(labels):
+            raise InputError(f"--methods names a method twice ({' '.join(self.methods)}): name each once.")
+
+
+class Label(NamedTuple):
+    """How a row names what made it."""
+
+    method: str
+    kappa: float | str | None
+
+
+def label(method: str) -> Label:
+    """The `method` and `kappa` of a row, from what a user types; a number is a fixed κ."""
+    if method in ("oracle", "calibrated"):
+        return Label(method, None)
+    if method == "adaptive":
+        return Label("cap", "adaptive")
+    try:
+        kappa = float(method)
+    except ValueError:
+        kappa = math.nan
+    if not 0.0 <= kappa < math.inf:
+        raise InputError(
+            f"--methods has {method!r}: choose oracle, adaptive, calibrated, or a number >= 0 for a fixed κ."
+        )
+    return Label("cap", kappa)
+
+
+class WorldResult(NamedTuple):
+    """All that one world gives."""
+
+    rows: list[dict[str, Any]]
+    """A row per method and executed policy, for `episodes.jsonl`."""
+    policies: list[tuple[Label, list[list[float]]]]
+    """The last policy of each method."""
+
+
+def run_worlds(settings: Settings) -> Iterator[WorldResult]:
+    """The results of worlds 0, 1, …, in that order."""
+    one = partial(run_world, settings)
+    if settings.jobs == 1:
+        yield from map(one, range(settings.worlds))
+        return
+    # spawned, not forked: JAX does not survive a fork
+    with ProcessPoolExecutor(min(settings.jobs, settings.worlds), mp_context=get_context("spawn")) as pool:
+        yield from pool.map(one, range(settings.worlds))
+
+
+def draw_world(settings: Settings, number: int) -> World:
+    """World `number` of a seed, whatever else is run."""
+    return gridworld(np.random.default_rng([settings.seed, number]), slip=settings.slip)
+
+
+def run_world(settings: Settings, number: int) -> WorldResult:
+    """Every method in one world; all of them meet the same random numbers."""
+    # one BLAS thread: sums come out the same in every process, and two processes do not fight for the cores
+    with threadpool_limits(1, user_api="blas"):
+        return _run_world(settings, number)
+
+
+def _run_world(settings: Settings, number: int) -> WorldResult:
+    world = draw_world(settings, number)
+    best = solve(world.cmdp, LIMIT)
+    result = WorldResult([], [])
+    for method in settings.methods:
+        began, named = time.perf_counter(), label(method)
+        if method == "oracle":
+            rows, policy = [{"return": best.reward, "cost": best.cost}], best.policy
+        else:
+            rows, policy = _learn(settings, number, world, method)
+        took = (time.perf_counter() - began) / len(rows)
+        violations = 0
+        for iteration, row in enumerate(rows):
+            violation = row["cost"] > LIMIT + ROUNDING
+            violations += violation
+            head = {"world": number, "method": named.method, "kappa": named.kappa, "iteration": iteration}
+            steps = 0 if method == "oracle" else settings.samples * (iteration + 1)
+            counted = {"oracle_return": best.reward, "limit": LIMIT, "violation": violation, "violations": violations}
+            result.rows.append({**head, "steps": steps, **row, **counted, "time": {"seconds": round(took, 6)}})
+        result.policies.append((named, policy.tolist()))
+    return result
+
+
+def _learn(settings: Settings, number: int, world: World, method: str) -> tuple[list[dict[str, Any]], np.ndarray]:
+    rows: list[dict[str, Any]] = []
+
+    def log(iteration: int, episode: Episode, metrics: Metrics) -> None:
+        rest = {name: value for name, value in metrics.items() if name != "kappa"}
+        rows.append({"return": episode.earned, "cost": episode.paid, "kappa_value": metrics["kappa"], **rest})
+
+    agent, restarts = make_agent(world, method, settings.iterations)
+    collector = WorldCollector(world.cmdp, settings.samples, restarts)
+    key = jr.fold_in(jr.key(settings.seed), number)
+    state = run(agent, collector, episodes=settings.iterations + 1, key=key, log=log)
+    return rows, state.policy
+
+
+def make_agent(world: World, method: str, iterations: int) -> tuple[Agent[Any], int]:
+    """The agent that a method names, and into how many episodes its samples are divided."""
+    cmdp, spec = world.cmdp, Spec(LIMIT, world.cmdp.gamma)
+    each = JEFFREYS if method == "calibrated" else 1.0
+    known = Known(cmdp.r, cmdp.c, cmdp.mu0, neighbour_prior(world.successors, cmdp.A, each))
+    if method == "calibrated":
+        return Calibrated(known, spec, explore_fall=iterations), RESTARTS
+    kappa = label(method).kappa
+    return TabularCAP(known, spec, PI() if kappa == "adaptive" else Fixed(float(kappa or 0.0))), 1
+
+
+def describe(settings: Settings, result: WorldResult) -> dict[str, Any]:
+    """World 0 with the last policy of each method, for `world.json`."""
+    world = draw_world(settings, 0)
+    policies = []
+    for named, policy in result.policies:
+        reward, cost, occupancy = evaluate(world.cmdp, np.array(policy))
+        entry = {"method": named.method, "kappa": named.kappa, "return": reward, "cost": cost}
+        policies.append({**entry, "policy": policy, "occupancy": occupancy.tolist()})
+    return {"size": world.size, "r": world.cmdp.r.tolist(), "c": world.cmdp.c.tolist(), "policies": policies}
+
+
+def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Mean and sd over worlds of the last policy's return and cost, and of all violations, for each method."""
+    last: dict[Label, dict[int, dict[str, Any]]] = {}
+    for row in rows:
+        last.setdefault(Label(row["method"], row["kappa"]), {})[row["world"]] = row  # later iterations overwrite
+    result = []
+    for named, by_world in last.items():
+        entry: dict[str, Any] = {"method": named.method, "kappa": named.kappa}
+        for name in ("return", "cost", "violations"):
+            values = np.array([row[name] for row in by_world.values()], dtype=float)
+            entry[f"{name}_mean"], entry[f"{name}_sd"] = float(values.mean()), float(values.std())
+        entry["oracle_share"] = entry["return_mean"] / float(
+            np.mean([row["oracle_return"] for row in by_world.values()])
+        )
+        result.append(entry)
+    return result

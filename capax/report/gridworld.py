@@ -1,0 +1,191 @@
+"""The table and the two pictures of the gridworld experiment, from its files."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from numpy import ndarray as Array
+from rich import box
+from rich.table import Table
+
+from capax.paper.gridworld import LIMIT, PAPER
+
+COLOURS = {
+    ("oracle", None): "#222222",
+    ("calibrated", None): "#c2410c",
+    ("cap", "adaptive"): "#6d28d9",
+    ("cap", 0.1): "#0f766e",
+    ("cap", 0.05): "#0891b2",
+    ("cap", 0.01): "#3b82f6",
+    ("cap", 0.0): "#94a3b8",
+}
+SPARE = ("#65a30d", "#be185d", "#a16207", "#4338ca")
+"""For values of κ that the paper does not have."""
+CORNERS = {
+    0: ((0, 0), (1, 0), (0.5, 0.5)),  # up
+    1: ((0, 1), (1, 1), (0.5, 0.5)),  # down
+    2: ((0, 0), (0, 1), (0.5, 0.5)),  # left
+    3: ((1, 0), (1, 1), (0.5, 0.5)),  # right
+}
+"""The triangle of a cell that belongs to an action, as (x, y) from the cell's upper left corner."""
+ARROWS = {0: (0.0, -1.0), 1: (0.0, 1.0), 2: (-1.0, 0.0), 3: (1.0, 0.0)}
+
+
+def name(method: str, kappa: Any) -> str:
+    """What a row is called in tables and legends."""
+    if method == "cap":
+        return "CAP adaptive (PI)" if kappa == "adaptive" else f"CAP κ = {kappa:g}"
+    return {"oracle": "oracle", "calibrated": "CAP calibrated"}[method]
+
+
+def text_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
+    """The results beside the paper's numbers."""
+    title = (
+        f"{settings['worlds']} worlds, slip {settings['slip']}, policy {settings['iterations']}; violations among "
+        f"policies 0 to {settings['iterations']} (limit {LIMIT}); mean ± sd over worlds"
+    )
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
+    for heading in ("", "return", "cost", "violations", "of oracle", "paper: return", "cost", "violations"):
+        table.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
+    for row in rows:
+        paper = PAPER.get((row["method"], row["kappa"]))
+        theirs = ["–"] * 3
+        if paper is not None:
+            theirs = [f"{paper[2 * i]:.{d}f} ± {paper[2 * i + 1]:.{d}f}" for i, d in enumerate((3, 4, 2))]
+        table.add_row(
+            name(row["method"], row["kappa"]),
+            f"{row['return_mean']:.3f} ± {row['return_sd']:.3f}",
+            f"{row['cost_mean']:.4f} ± {row['cost_sd']:.4f}",
+            f"{row['violations_mean']:.2f} ± {row['violations_sd']:.2f}",
+            f"{100 * row['oracle_share']:.1f} %",
+            *theirs,
+        )
+    return table
+
+
+def curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """`figure.png`: return, cost, cumulative violations and κ over iterations, mean and sd band over worlds."""
+    series: dict[tuple[str, Any], dict[int, list[Mapping[str, Any]]]] = {}
+    for row in rows:
+        series.setdefault((row["method"], row["kappa"]), {}).setdefault(row["iteration"], []).append(row)
+    spare = iter(SPARE * 100)
+    colours = {key: COLOURS[key] if key in COLOURS else next(spare) for key in series}
+    last = max(max(by_iteration) for by_iteration in series.values())
+    figure = Figure(figsize=(13, 3.4), layout="constrained")
+    panels = figure.subplots(1, 4)
+    titles = ("Return", f"Cost (limit {LIMIT})", "Cumulative violations", "κ (calibrated: z)")
+    for panel, title, column in zip(panels, titles, ("return", "cost", "violations", "kappa_value"), strict=True):
+        for key, by_iteration in series.items():
+            if column not in by_iteration[0][0]:
+                continue
+            x = np.array(sorted(by_iteration))
+            y = np.array([[row[column] for row in by_iteration[i]] for i in x], dtype=float)  # [iterations, worlds]
+            if key[0] == "oracle":  # it does not learn: one value, drawn across
+                x, y = np.array([0, max(last, 1)]), np.repeat(y[:1], 2, axis=0)
+            mean, sd = y.mean(1), y.std(1)
+            style = "--" if key[0] == "oracle" else "-"
+            panel.plot(x, mean, style, color=colours[key], lw=1.6, label=name(*key), zorder=3)
+            if key[0] != "oracle":
+                low = np.maximum(mean - sd, 0.0)
+                panel.fill_between(x, low, mean + sd, color=colours[key], alpha=0.10, lw=0, zorder=2)
+        panel.set_title(title, fontsize=11)
+        panel.set_xlabel("iteration")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.grid(alpha=0.25, lw=0.5)
+        panel.margins(x=0.01)
+    panels[1].axhline(LIMIT, color="#dc2626", lw=1.0, ls=":", zorder=4)
+    panels[2].set_ylim(bottom=-0.3)
+    panels[3].set_yscale("symlog", linthresh=0.01)
+    panels[3].set_ylim(bottom=-0.002)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    return _png(figure)
+
+
+def world_picture(world: Mapping[str, Any]) -> bytes:
+    """`world.png`: the costs and rewards of one world, and where the last policy of each method goes."""
+    size, chosen = world["size"], _chosen(world["policies"])
+    columns = 1 + (len(chosen) + 1) // 2
+    figure = Figure(figsize=(3.5 * columns + 0.6, 7.2), layout="constrained")
+    panels = figure.subplots(2, columns, squeeze=False)
+    for panel, key, title, colours in (
+        (panels[0, 0], "c", "cost c(s, a)", "Reds"),
+        (panels[1, 0], "r", "reward r(s, a)", "Greens"),
+    ):
+        picture = _triangles(panel, np.array(world[key]), size, colours)
+        figure.colorbar(picture, ax=panel, shrink=0.8, location="left")
+        panel.set_title(title, fontsize=11)
+    most = max(np.array(entry["occupancy"]).sum(1).max() for entry in chosen)
+    spots = [panels[i // (columns - 1), 1 + i % (columns - 1)] for i in range(2 * (columns - 1))]
+    for panel, entry in zip(spots, chosen, strict=False):
+        visits = np.array(entry["occupancy"]).sum(1)
+        shade = panel.imshow(
+            np.sqrt(visits).reshape(size, size), cmap="Blues", vmin=0, vmax=np.sqrt(most), extent=(0, size, size, 0)
+        )
+        _arrows(panel, np.array(entry["policy"]), visits, size)
+        panel.set_title(
+            f"{name(entry['method'], entry['kappa'])}\nreturn {entry['return']:.3f}, cost {entry['cost']:.4f}",
+            fontsize=11,
+        )
+    for panel in spots[len(chosen) :]:
+        panel.set_visible(False)
+    if chosen:
+        bar = figure.colorbar(shade, ax=list(panels[:, -1]), shrink=0.5)
+        ticks = np.array([0.0, 0.05, 0.25, 1.0]) * most
+        bar.set_ticks(list(np.sqrt(ticks)), labels=[f"{tick:.3f}" for tick in ticks])
+        bar.set_label("occupancy of a cell (square-root scale)")
+    for panel in panels.flat:
+        panel.set(xticks=[], yticks=[], xlim=(0, size), ylim=(size, 0), aspect="equal")
+    return _png(figure)
+
+
+def _chosen(entries: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The four that the picture compares, where they were run; else the first four."""
+    wanted = [("oracle", None), ("cap", 0.0), ("cap", "adaptive"), ("calibrated", None)]
+    found = {(entry["method"], entry["kappa"]): entry for entry in entries}
+    return [found[key] for key in wanted if key in found] or list(entries[:4])
+
+
+def _triangles(panel: Any, values: Array, size: int, colours: str) -> PolyCollection:
+    """A cell is cut into four triangles, one per action."""
+    shapes = [
+        [(x + s % size, y + s // size) for x, y in CORNERS[a]]
+        for s in range(values.shape[0])
+        for a in range(values.shape[1])
+    ]
+    picture = PolyCollection(shapes, array=values.ravel(), cmap=colours, edgecolors="white", linewidths=0.3)
+    panel.add_collection(picture)
+    return picture
+
+
+def _arrows(panel: Any, policy: Array, visits: Array, size: int) -> None:
+    """An arrow per action of probability over 5 %, as long as that; dark cells get light arrows."""
+    s, a = np.nonzero(policy > 0.05)
+    length = 0.42 * policy[s, a]
+    steps = np.array([ARROWS[int(i)] for i in a]).reshape(-1, 2) * length[:, None]
+    light = np.sqrt(visits[s]) > 0.6 * np.sqrt(visits.max())
+    panel.quiver(
+        s % size + 0.5,
+        s // size + 0.5,
+        steps[:, 0],
+        steps[:, 1],
+        angles="xy",
+        scale_units="xy",
+        scale=1,
+        width=0.006,
+        headwidth=4.5,
+        headlength=4.5,
+        headaxislength=4,
+        color=np.where(light, "#ffffff", "#1e293b"),
+    )
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=150)
+    return buffer.getvalue()

@@ -1,0 +1,226 @@
+"""What is a finite constrained MDP, and what does a policy earn and pay in it, exactly?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg.lapack as lapack
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from jaxtyping import Float, Int
+from numpy import ndarray as Array
+
+from capax.errors import InputError
+
+ROW_SUM_TOLERANCE = 1e-9
+"""How far a row of probabilities may be from 1 before it is called wrong."""
+
+DENSE_STATES = 256
+"""Up to this many states, capax builds dense P; above it, sparse ones (a 16×16 grid takes the same time either way)."""
+
+
+@dataclass(frozen=True, eq=False)
+class CMDP:
+    """A finite constrained MDP; every value in it and from it is normalised by (1 − γ).
+
+    With occupancy ρ(s,a) = (1−γ) Σ_t γ^t Pr(s_t=s, a_t=a), so Σρ = 1, the return is Σρr, the cost Σρc, and a limit is
+    compared with Σρc directly.
+    """
+
+    P: Any
+    """Transition probabilities: a dense array `[S, A, S]`, or a SciPy sparse one `[S*A, S]` with row `s*A + a`."""
+    r: Float[Array, "S A"]
+    """Expected reward of a step."""
+    c: Float[Array, "S A"]
+    """Expected cost of a step."""
+    mu0: Float[Array, " S"]
+    """Distribution of the first state."""
+    gamma: float
+    """Discount, 0 ≤ γ < 1."""
+
+    def __post_init__(self) -> None:
+        mu0 = _numbers("mu0", self.mu0)
+        r, c = _numbers("r", self.r), _numbers("c", self.c)
+        if r.ndim != 2 or 0 in r.shape:
+            raise InputError(
+                f"r has shape {r.shape}: give one reward per state and action, shape [S, A], neither of them 0."
+            )
+        S, A = r.shape
+        if c.shape != (S, A):
+            raise InputError(f"c has shape {c.shape} but r has {r.shape}: give both the shape [S, A].")
+        if mu0.shape != (S,):
+            raise InputError(f"mu0 has shape {mu0.shape}: give one probability per state, shape ({S},).")
+        _check_rows("mu0", mu0[None, :], lambda i: "mu0")
+        try:
+            gamma = float(self.gamma)
+        except (TypeError, ValueError):
+            raise InputError(f"gamma is {self.gamma!r}: give a number with 0 <= gamma < 1.") from None
+        if not 0.0 <= gamma < 1.0:
+            raise InputError(f"gamma is {gamma}: give a number with 0 <= gamma < 1.")
+        for name, value in (("P", _transitions(self.P, S, A)), ("r", r), ("c", c), ("mu0", mu0), ("gamma", gamma)):
+            object.__setattr__(self, name, value)
+
+    @property
+    def S(self) -> int:
+        """Number of states."""
+        return self.r.shape[0]
+
+    @property
+    def A(self) -> int:
+        """Number of actions."""
+        return self.r.shape[1]
+
+    @property
+    def rows(self) -> Any:
+        """P as a matrix `[S*A, S]`, dense or sparse as it was given."""
+        return self.P if sp.issparse(self.P) else self.P.reshape(self.S * self.A, self.S)
+
+
+Solver = Callable[[Array, bool], Array]
+
+
+class Evaluation(NamedTuple):
+    """What a policy earns and pays, and where it goes (all normalised, Σ occupancy = 1)."""
+
+    reward: float
+    cost: float
+    occupancy: Float[Array, "S A"]
+
+
+def evaluate(cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"]) -> Evaluation:
+    """Exact return, cost and occupancy of `policy`: ρ solves the flow equations of Eq. 2 for that policy.
+
+    `policy` holds action probabilities `[S, A]`, or one action per state `[S]`.
+    """
+    pi = _policy(cmdp, policy)
+    occupancy = _occupancy(cmdp, pi, _factor(flow(cmdp, pi)))
+    return Evaluation(float((occupancy * cmdp.r).sum()), float((occupancy * cmdp.c).sum()), occupancy)
+
+
+def values(
+    cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"], signal: Float[Array, "S A"]
+) -> Float[Array, " S"]:
+    """State values of `policy` for a per-step `signal` (r or c): V = signal + γ P V, **not** normalised."""
+    pi = _policy(cmdp, policy)
+    return _factor(flow(cmdp, pi))((pi * signal).sum(1), False)
+
+
+def occupancy_and_values(
+    cmdp: CMDP, pi: Float[Array, "S A"], signal: Float[Array, "S A"]
+) -> tuple[Float[Array, "S A"], Float[Array, " S"]]:
+    """What `evaluate` and `values` give, from one factorisation; `pi` is trusted to be a policy."""
+    solver = _factor(flow(cmdp, pi))
+    return _occupancy(cmdp, pi, solver), solver((pi * signal).sum(1), False)
+
+
+def penalised(cmdp: CMDP, u: Float[Array, "S A"]) -> CMDP:
+    """The same CMDP with the conservative cost  c̃(s,a) = c(s,a) + u(s,a)  (Eq. 5, where u is γβu, or κ/√n)."""
+    u = _numbers("u", u)
+    if u.shape != cmdp.c.shape:
+        raise InputError(f"u has shape {u.shape}: give one penalty per state and action, shape {cmdp.c.shape}.")
+    if (u < 0).any():
+        raise InputError("u has a negative entry: a penalty may only raise the cost, so give numbers >= 0.")
+    inflated = copy(cmdp)  # only c changes: what was checked need not be checked again
+    object.__setattr__(inflated, "c", cmdp.c + u)
+    return inflated
+
+
+def support(cmdp: CMDP) -> tuple[Int[Array, "S A K"], Float[Array, "S A K"]]:
+    """The possible successors of each pair and their probabilities; pairs with fewer than K are filled with zeros."""
+    rows = sp.csr_array(cmdp.rows)
+    rows.eliminate_zeros()
+    lengths = np.diff(rows.indptr)
+    slot = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], lengths)
+    pair = np.repeat(np.arange(rows.shape[0]), lengths)
+    successors = np.zeros((rows.shape[0], lengths.max()), dtype=np.int64)
+    probability = np.zeros(successors.shape)
+    successors[pair, slot], probability[pair, slot] = rows.indices, rows.data
+    return successors.reshape(cmdp.S, cmdp.A, -1), probability.reshape(cmdp.S, cmdp.A, -1)
+
+
+def flow(cmdp: CMDP, pi: Float[Array, "S A"]) -> Any:
+    """The matrix I − γ P_π, dense or sparse as P is."""
+    S, A = cmdp.S, cmdp.A
+    if sp.issparse(cmdp.P):
+        mix = sp.csr_array((pi.ravel(), np.arange(S * A), np.arange(0, S * A + 1, A)), shape=(S, S * A))
+        return sp.csc_array(sp.eye_array(S) - cmdp.gamma * (mix @ cmdp.P))
+    matrix = -cmdp.gamma * (pi[:, None, :] @ cmdp.P)[:, 0, :]
+    matrix.flat[:: S + 1] += 1.0
+    return matrix
+
+
+def _occupancy(cmdp: CMDP, pi: Float[Array, "S A"], solver: Solver) -> Float[Array, "S A"]:
+    """Normalised occupancy ρ = dπ of a policy, with  dᵀ(I − γP_π) = (1−γ)μ₀ᵀ."""
+    visits = solver((1.0 - cmdp.gamma) * cmdp.mu0, True)
+    return np.maximum(visits, 0.0)[:, None] * pi  # rounding can leave −1e-18 where a state is never visited
+
+
+def _factor(matrix: Any) -> Solver:
+    """The function (b, transposed) ↦ x with matrix·x = b, after one LU factorisation."""
+    if sp.issparse(matrix):
+        lu = spla.splu(matrix)
+        return lambda b, transposed: lu.solve(b, trans="T" if transposed else "N")
+    factors, pivots, _ = lapack.dgetrf(matrix)  # half the time of np.linalg.solve at S = 64
+    return lambda b, transposed: lapack.dgetrs(factors, pivots, b, trans=int(transposed))[0]
+
+
+def _policy(cmdp: CMDP, policy: Any) -> Float[Array, "S A"]:
+    """A policy as probabilities `[S, A]`, checked."""
+    policy = np.asarray(policy)
+    S, A = cmdp.S, cmdp.A
+    if policy.shape == (S,) and np.issubdtype(policy.dtype, np.integer):
+        if policy.min() < 0 or policy.max() >= A:
+            raise InputError(f"policy names action {policy.min()} or {policy.max()}: give actions from 0 to {A - 1}.")
+        return np.eye(A)[policy]
+    if policy.shape != (S, A):
+        raise InputError(f"policy has shape {policy.shape}: give probabilities [{S}, {A}], or {S} integer actions.")
+    policy = _numbers("policy", policy)
+    _check_rows("policy", policy, lambda i: f"policy in state {i}")
+    return policy
+
+
+def _transitions(P: Any, S: int, A: int) -> Any:
+    if sp.issparse(P):
+        if P.shape != (S * A, S):
+            raise InputError(f"sparse P has shape {P.shape}: give [S*A, S] = ({S * A}, {S}), with row s*A + a.")
+        P = sp.csr_array(P, dtype=np.float64)
+        _check_entries("P", P.data)
+        rows = P
+    else:
+        P = _numbers("P", P)
+        if P.shape != (S, A, S):
+            raise InputError(f"P has shape {P.shape}: give [S, A, S] = ({S}, {A}, {S}), or a sparse [S*A, S].")
+        rows = P.reshape(S * A, S)
+    _check_rows("P", rows, lambda i: f"P of state {i // A}, action {i % A}")
+    return P
+
+
+def _numbers(name: str, value: Any) -> Array:
+    try:
+        array = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} is not an array of numbers: give real, finite entries.") from None
+    if not np.isfinite(array).all():
+        raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity by a number.")
+    return array
+
+
+def _check_entries(name: str, entries: Array) -> None:
+    if not np.isfinite(entries).all():
+        raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity by a number.")
+    if entries.size and entries.min() < 0:
+        raise InputError(f"{name} has the negative entry {entries.min():g}: probabilities must be >= 0.")
+
+
+def _check_rows(name: str, rows: Any, place: Any) -> None:
+    """Every row is a distribution; `place(i)` names row i for the message."""
+    if not sp.issparse(rows):
+        _check_entries(name, rows)
+    sums = np.asarray(rows.sum(axis=1)).ravel()
+    worst = int(np.abs(sums - 1.0).argmax())
+    if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
+        raise InputError(f"{place(worst)} sums to {sums[worst]:.9g}: make the probabilities of each row sum to 1.")

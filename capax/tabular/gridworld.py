@@ -1,0 +1,83 @@
+"""What worlds does the gridworld experiment draw?"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float, Int
+from numpy import ndarray as Array
+
+from capax.errors import InputError
+from capax.tabular.cmdp import CMDP, DENSE_STATES
+
+SLIPS = ("any", "other", "torus")
+MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
+"""Up, down, left, right, as (row, column) steps."""
+
+
+class World(NamedTuple):
+    """A gridworld: its true CMDP, and what an agent is told of its geometry."""
+
+    cmdp: CMDP
+    successors: Int[Array, "S 4"]
+    """The cell that each of the four moves leads to (a wall leads back to the cell itself)."""
+    size: int
+    slip: str
+
+
+def gridworld(
+    rng: np.random.Generator, *, size: int = 8, slip: str = "any", slip_probability: float = 0.2, gamma: float = 0.99
+) -> World:
+    """Draw a world as the paper does: reward and cost means ~ Beta(1, 3) for each (s, a), uniform start.
+
+    With probability `slip_probability` a move goes in a random direction: `any` of the four, or one of the three
+    `other` ones; `torus` is `any` on a grid whose edges are joined.
+    """
+    if size < 1:
+        raise InputError(f"size is {size}: give a grid of at least 1 cell per side.")
+    if slip not in SLIPS:
+        raise InputError(f"slip is {slip!r}: choose one of {', '.join(SLIPS)}.")
+    if not 0.0 <= slip_probability <= 1.0:
+        raise InputError(f"slip_probability is {slip_probability}: give a number from 0 to 1.")
+    S, A = size * size, len(MOVES)
+    successors = _successors(size, torus=slip == "torus")
+    cmdp = CMDP(
+        P=_move(successors, _directions(slip, slip_probability)),
+        r=rng.beta(1.0, 3.0, size=(S, A)),
+        c=rng.beta(1.0, 3.0, size=(S, A)),
+        mu0=np.full(S, 1.0 / S),
+        gamma=gamma,
+    )
+    return World(cmdp, successors, size, slip)
+
+
+def _directions(slip: str, probability: float) -> Float[Array, "4 4"]:
+    """Probability of going in each direction (column) when one is wanted (row)."""
+    wanted = np.eye(4)
+    if slip == "other":
+        return (1.0 - probability) * wanted + probability * (1.0 - wanted) / 3.0
+    return (1.0 - probability) * wanted + probability / 4.0
+
+
+def _successors(size: int, torus: bool) -> Int[Array, "S 4"]:
+    row, column = np.divmod(np.arange(size * size), size)
+    cells = []
+    for down, right in MOVES:
+        to_row, to_column = row + down, column + right
+        if torus:
+            to_row, to_column = to_row % size, to_column % size
+        else:
+            to_row, to_column = np.clip(to_row, 0, size - 1), np.clip(to_column, 0, size - 1)
+        cells.append(to_row * size + to_column)
+    return np.stack(cells, axis=1)
+
+
+def _move(successors: Int[Array, "S 4"], directions: Float[Array, "4 4"]) -> Any:
+    """P(s'|s,a): dense `[S, 4, S]`, or sparse `[S*4, S]` for a large grid."""
+    S = len(successors)
+    rows = np.repeat(np.arange(S * 4), 4)
+    entries = (np.tile(directions, (S, 1)).ravel(), (rows, np.repeat(successors, 4, axis=0).ravel()))
+    P = sp.csr_array(sp.coo_array(entries, shape=(S * 4, S)))
+    return P.toarray().reshape(S, 4, S) if S <= DENSE_STATES else P

@@ -1,0 +1,148 @@
+"""How is a CMDP with one cost constraint solved exactly, without a linear program?
+
+The dual function g(λ) = max_π J_r(π) − λ (J_c(π) − C) is convex and piecewise linear, and each of its pieces belongs to
+a deterministic policy. Two policies that straddle the limit, `low` (J_c ≤ C) and `high` (J_c > C), define the slope λ at
+which both are worth the same; policy iteration at that λ either finds a better policy, which replaces one of the two, or
+proves both optimal there. Then the mixture of their occupancies that pays exactly C is the optimum of Eq. 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.linalg.lapack as lapack
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+from jaxtyping import Float, Int
+from numpy import ndarray as Array
+
+from capax.tabular.cmdp import CMDP
+
+NOISE = 1e-13
+"""Relative size of an improvement that is taken for rounding."""
+WIDEN = 1.5
+"""Factor by which a warm multiplier is moved while only one side of the limit is known; squared each time."""
+
+
+class Vertex(NamedTuple):
+    """A deterministic policy with what it earns and pays, and its action values (all normalised)."""
+
+    actions: Int[Array, " S"]
+    reward: float
+    cost: float
+    values: Float[Array, "S 2"]
+    """Of reward and cost."""
+    q: Float[Array, "S A 2"]
+    """Of reward and cost."""
+
+
+class Optimum(NamedTuple):
+    """The pair of vertices whose mixture is optimal: weight `weight` on `low`, the rest on `high`."""
+
+    low: Vertex
+    high: Vertex
+    weight: float
+    multiplier: float
+    feasible: bool
+
+
+def optimum(cmdp: CMDP, limit: float, warm: tuple[float, Int[Array, " S"]] | None = None) -> Optimum:
+    """Solve  max Σρr  s.t.  Σρc ≤ limit  (Eq. 2). `warm` is the multiplier and the actions of a similar problem."""
+    vertex = _vertices(cmdp)
+    slack = limit + NOISE * max(1.0, float(np.abs(cmdp.c).max()))
+    low, high = None, None
+    if warm is not None:
+        low, high = _bracket(vertex, slack, *warm)
+    if high is None:
+        start = low.actions if low is not None else cmdp.r.argmax(1)
+        best = _improve(vertex, vertex(start) if low is None else low, 0.0)
+        if best.cost <= slack:
+            return Optimum(best, best, 1.0, 0.0, True)
+        high = best
+    if low is None:
+        low = _improve(vertex, high, np.inf)
+        if low.cost > slack:
+            return Optimum(low, low, 1.0, np.inf, False)
+    while True:
+        slope = max(0.0, (high.reward - low.reward) / (high.cost - low.cost))
+        nearer = min((low, high), key=lambda v: abs(v.cost - limit))
+        new = _improve(vertex, nearer, slope)
+        gain = (new.reward - slope * new.cost) - max(v.reward - slope * v.cost for v in (low, high))
+        if new.cost <= slack and slope == 0.0:
+            return Optimum(new, new, 1.0, 0.0, True)
+        if gain <= NOISE * _scale(new, slope):
+            weight = min(1.0, max(0.0, (high.cost - limit) / (high.cost - low.cost)))
+            return Optimum(low, high, weight, slope, True)
+        low, high = (new, high) if new.cost <= slack else (low, new)
+
+
+def _bracket(
+    vertex: Callable[[Array], Vertex], slack: float, multiplier: float, actions: Int[Array, " S"]
+) -> tuple[Vertex | None, Vertex | None]:
+    """A vertex on each side of the limit near a warm multiplier, or None for a side not found in a few moves."""
+    low: Vertex | None = None
+    high: Vertex | None = None
+    if not 0.0 < multiplier < np.inf:
+        return low, high
+    here, factor = vertex(actions), WIDEN
+    for _ in range(4):
+        here = _improve(vertex, here, multiplier)
+        if here.cost <= slack:
+            low, multiplier = here, multiplier / factor
+        else:
+            high, multiplier = here, multiplier * factor
+        if low is not None and high is not None:
+            break
+        factor *= factor
+    return low, high
+
+
+def _improve(vertex: Callable[[Array], Vertex], start: Vertex, multiplier: float) -> Vertex:
+    """Policy iteration for  r − λc  (for −c when λ is infinite), from `start`."""
+    weights = np.array([0.0, -1.0]) if multiplier == np.inf else np.array([1.0, -multiplier])
+    here, worth = start, (start.values @ weights).sum()
+    states = np.arange(len(start.actions))
+    while True:
+        q = here.q @ weights  # [S, A]
+        best = q.argmax(1)
+        gain = q[states, best] - q[states, here.actions]
+        switch = gain > NOISE * max(1e-300, float(np.abs(q).max()))
+        if not switch.any():
+            return here
+        new = vertex(np.where(switch, best, here.actions))
+        # every state's value rises with an improvement: if their sum does not, what was seen was rounding
+        new_worth = (new.values @ weights).sum()
+        if new_worth <= worth:
+            return here
+        here, worth = new, new_worth
+
+
+def _scale(vertex: Vertex, multiplier: float) -> float:
+    return max(1e-300, float(np.abs(vertex.q[..., 0]).max() + multiplier * np.abs(vertex.q[..., 1]).max()))
+
+
+def _vertices(cmdp: CMDP) -> Callable[[Array], Vertex]:
+    """The function that evaluates a deterministic policy: one LU factorisation, dense or sparse as P is."""
+    S, A, gamma = cmdp.S, cmdp.A, cmdp.gamma
+    rows, first = cmdp.rows, np.arange(S) * A
+    signals = (1.0 - gamma) * np.stack([cmdp.r.ravel(), cmdp.c.ravel()], axis=1)  # [S*A, 2]
+    sparse = sp.issparse(rows)
+    identity = sp.eye_array(S, format="csr") if sparse else None
+
+    def vertex(actions: Int[Array, " S"]) -> Vertex:
+        chosen = first + actions
+        if sparse:
+            matrix: Any = sp.csc_array(identity - gamma * rows[chosen])
+            v = spla.splu(matrix).solve(signals[chosen])
+        else:
+            matrix = rows.take(chosen, axis=0)
+            matrix *= -gamma
+            matrix.flat[:: S + 1] += 1.0
+            v = lapack.dgesv(matrix, signals[chosen])[2]
+        q = signals + gamma * (rows @ v)
+        reward, cost = cmdp.mu0 @ v
+        return Vertex(actions, float(reward), float(cost), v, q.reshape(S, A, 2))
+
+    return vertex

@@ -1,0 +1,118 @@
+"""What is the best policy of a CMDP under a cost limit?"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, NamedTuple
+
+import highspy
+import numpy as np
+import scipy.sparse as sp
+from jaxtyping import Float
+from numpy import ndarray as Array
+
+from capax.errors import InputError
+from capax.tabular.cmdp import CMDP, evaluate
+from capax.tabular.lagrangian import optimum
+
+METHODS = ("auto", "lagrangian", "highs")
+HIGHS_OPTIONS = {
+    "output_flag": False,
+    "primal_feasibility_tolerance": 1e-10,
+    "dual_feasibility_tolerance": 1e-10,
+    "small_matrix_value": 1e-12,  # HiGHS drops smaller probabilities, by default those under 1e-9
+}
+
+
+class Solution(NamedTuple):
+    """The answer of `solve`; reward, cost and occupancy are those of `policy`, evaluated exactly."""
+
+    policy: Float[Array, "S A"]
+    occupancy: Float[Array, "S A"]
+    reward: float
+    cost: float
+    multiplier: float
+    """What one unit more of the limit would earn (infinite where no policy is feasible)."""
+    status: Literal["optimal", "infeasible"]
+    """`infeasible`: no policy keeps the limit, and `policy` is the one that costs least."""
+
+
+def solve(cmdp: CMDP, limit: float, method: str = "auto", *, warm: Solution | None = None) -> Solution:
+    """Maximise Σρr subject to Σρc ≤ limit over all policies (Eq. 2; Eq. 5 with a penalised CMDP).
+
+    `lagrangian` searches the multiplier and mixes two deterministic policies; `highs` solves the linear program over
+    occupancies. Both are exact. `auto` is `lagrangian`, the faster one at every size that was measured; `warm`, the
+    solution of a similar problem, makes it faster still.
+    """
+    try:
+        limit = float(limit)
+    except (TypeError, ValueError):
+        raise InputError(f"limit is {limit!r}: give a number, the normalised cost that must not be exceeded.") from None
+    if math.isnan(limit):
+        raise InputError("limit is not a number (NaN): give the normalised cost that must not be exceeded.")
+    if method not in METHODS:
+        raise InputError(f"method is {method!r}: choose one of {', '.join(METHODS)}.")
+    if warm is not None and warm.policy.shape != cmdp.r.shape:
+        raise InputError(f"warm has a policy of shape {warm.policy.shape}: give a solution of shape {cmdp.r.shape}.")
+    policy, multiplier, feasible = (_highs if method == "highs" else _lagrangian)(cmdp, limit, warm)
+    reward, cost, occupancy = evaluate(cmdp, policy)
+    return Solution(policy, occupancy, reward, cost, multiplier, "optimal" if feasible else "infeasible")
+
+
+def _lagrangian(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, float, bool]:
+    start = None if warm is None else (warm.multiplier, warm.policy.argmax(1))
+    best = optimum(cmdp, limit, start)
+    if best.weight == 1.0 or best.low is best.high:
+        return np.eye(cmdp.A)[best.low.actions], best.multiplier, best.feasible
+    if best.weight == 0.0:
+        return np.eye(cmdp.A)[best.high.actions], best.multiplier, best.feasible
+    low, high = evaluate(cmdp, best.low.actions).occupancy, evaluate(cmdp, best.high.actions).occupancy
+    mixed = best.weight * low + (1.0 - best.weight) * high
+    return _conditional(mixed, np.eye(cmdp.A)[best.low.actions]), best.multiplier, best.feasible
+
+
+def _conditional(occupancy: Float[Array, "S A"], elsewhere: Float[Array, "S A"]) -> Float[Array, "S A"]:
+    """π(a|s) = ρ(s,a) / Σ_a ρ(s,a), and `elsewhere` in states that are never visited."""
+    visits = occupancy.sum(1, keepdims=True)
+    policy = np.where(visits > 0.0, occupancy / np.where(visits > 0.0, visits, 1.0), elsewhere)
+    return policy / policy.sum(1, keepdims=True)
+
+
+def _highs(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, float, bool]:
+    """The linear program of Eq. 2 over occupancies; if it is infeasible, the least-cost one."""
+    occupancy, multiplier = highs_occupancy(cmdp, cmdp.r, limit)
+    feasible = occupancy is not None
+    if occupancy is None:
+        occupancy, _ = highs_occupancy(cmdp, -cmdp.c, math.inf)
+        assert occupancy is not None, "a CMDP without a limit always has a policy"
+    return _conditional(occupancy, np.full(cmdp.r.shape, 1.0 / cmdp.A)), multiplier, feasible
+
+
+def highs_occupancy(cmdp: CMDP, gain: Float[Array, "S A"], limit: float) -> tuple[Array | None, float]:
+    """The occupancy that maximises Σρ·gain under the limit, with the multiplier; (None, inf) if there is none."""
+    S, A = cmdp.S, cmdp.A
+    transitions = sp.csc_array(cmdp.rows.T)  # [S, S*A]
+    stay = sp.csc_array((np.ones(S * A), np.repeat(np.arange(S), A), np.arange(S * A + 1)), shape=(S, S * A))
+    matrix = sp.csc_array(sp.vstack([stay - cmdp.gamma * transitions, cmdp.c.reshape(1, -1)]))
+    start = (1.0 - cmdp.gamma) * cmdp.mu0
+    lp: Any = highspy.HighsLp()
+    lp.num_col_, lp.num_row_ = S * A, S + 1
+    lp.sense_ = highspy.ObjSense.kMaximize
+    lp.col_cost_ = gain.ravel()
+    lp.col_lower_, lp.col_upper_ = np.zeros(S * A), np.full(S * A, highspy.kHighsInf)
+    lp.row_lower_ = np.append(start, -highspy.kHighsInf)
+    lp.row_upper_ = np.append(start, limit)
+    lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    lp.a_matrix_.start_, lp.a_matrix_.index_, lp.a_matrix_.value_ = matrix.indptr, matrix.indices, matrix.data
+    solver = highspy.Highs()
+    for name, value in HIGHS_OPTIONS.items():
+        solver.setOptionValue(name, value)
+    solver.passModel(lp)
+    solver.run()
+    status = solver.getModelStatus()
+    if status == highspy.HighsModelStatus.kOptimal:
+        answer = solver.getSolution()
+        return np.maximum(np.array(answer.col_value), 0.0).reshape(S, A), abs(float(answer.row_dual[S]))
+    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+        return None, math.inf
+    raise RuntimeError(f"HiGHS stopped with {solver.modelStatusToString(status)!r} on a CMDP of {S} states.")

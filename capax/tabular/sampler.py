@@ -1,0 +1,108 @@
+"""How are steps of a finite world drawn: by one rule, shared by the Gymnasium env and by the compiled sampler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from gymnasium.utils import seeding
+from jaxtyping import Float, Int
+from numpy import ndarray as Array
+
+from capax.collect import split
+from capax.tabular.cmdp import CMDP, evaluate, support
+from capax.types import Agent, Episode, Key
+
+DRAWS = 3
+"""Uniform numbers that a step uses: for the next state, the reward and the cost, in this order."""
+
+
+class Table(NamedTuple):
+    """A CMDP prepared for drawing: the K possible successors of each pair, and the thresholds between them."""
+
+    successors: Int[Array, "S A K"]
+    thresholds: Float[Array, "S A K"]
+    r: Float[Array, "S A"]
+    c: Float[Array, "S A"]
+    start: Float[Array, " S"]
+    """Thresholds of the first state."""
+
+
+def table(cmdp: CMDP) -> Table:
+    """Prepare a CMDP for drawing."""
+    successors, probability = support(cmdp)
+    return Table(successors, thresholds(probability), cmdp.r, cmdp.c, thresholds(cmdp.mu0))
+
+
+def thresholds(probability: Float[Array, "... K"]) -> Float[Array, "... K"]:
+    """Cumulative probabilities, with infinity from the last possible outcome on: rounding cannot draw beyond it."""
+    cumulative = np.cumsum(probability, axis=-1)
+    return np.where(cumulative < cumulative[..., -1:], cumulative, np.inf)
+
+
+def draw(thresholds: Any, u: Any) -> Any:
+    """The outcome that the uniform number u falls on (inversion; the last axis of `thresholds` holds the outcomes)."""
+    return (u >= thresholds).sum(-1)
+
+
+def action_uniform(key: Key) -> Any:
+    """The uniform number that chooses an action."""
+    return jr.uniform(key, dtype=jnp.float32)
+
+
+@jax.jit
+def _walk(t: Table, policy: Any, key: Key, u: Any) -> tuple[Any, Any, Any, Any, Any]:
+    """States, actions, rewards, costs and next states `[R*L]` of R episodes of L steps.
+
+    `u [R, 1 + 3L]` are the uniform numbers in the order in which the env draws them: one at a reset, three at a step.
+    """
+    restarts, length = u.shape[0], (u.shape[1] - 1) // DRAWS
+    number = jnp.arange(restarts * length)
+    u_action = jax.vmap(lambda i: action_uniform(jr.fold_in(key, i)))(number)
+    u_step = u[:, 1:].reshape(-1, DRAWS)
+    start = jnp.repeat(jax.vmap(lambda x: draw(t.start, x))(u[:, 0]), length)
+
+    def one(s: Any, at: tuple[Any, ...]) -> tuple[Any, Any]:
+        begins, start, u_a, u_next = at
+        s = jnp.where(begins, start, s)
+        a = draw(policy[s], u_a)
+        s_next = t.successors[s, a, draw(t.thresholds[s, a], u_next)]
+        return s_next, (s, a, s_next)
+
+    _, (s, a, s_next) = jax.lax.scan(one, start[0], (number % length == 0, start, u_action, u_step[:, 0]))
+    return s, a, (u_step[:, 1] < t.r[s, a]) * 1.0, (u_step[:, 2] < t.c[s, a]) * 1.0, s_next
+
+
+@dataclass(frozen=True)
+class WorldCollector:
+    """Draws episodes of a tabular agent in compiled code, and knows the exact return and cost of its policy.
+
+    With `restarts` > 1 the steps are taken as that many episodes of equal length, each from a fresh start.
+    """
+
+    cmdp: CMDP
+    steps: int
+    """Steps of a collection, all restarts together."""
+    restarts: int = 1
+
+    @cached_property
+    def table(self) -> Table:
+        with jax.enable_x64(True):
+            return jax.tree.map(jnp.asarray, table(self.cmdp))
+
+    def collect(self, agent: Agent[Any], state: Any, key: Key) -> Episode:
+        """Act out the policy that `agent.begin` returns."""
+        policy = agent.begin(state)
+        seed, k_act = split(key)
+        length = self.steps // self.restarts
+        u = seeding.np_random(int(seed))[0].random((self.restarts, 1 + DRAWS * length))
+        with jax.enable_x64(True):
+            seen = jax.device_get(_walk(self.table, thresholds(policy), k_act, u))
+        earned, paid, _ = evaluate(self.cmdp, policy)
+        s, a, reward, cost, s_next = seen
+        return Episode(s, a, reward, cost, s_next, earned, paid, {})

@@ -1,0 +1,72 @@
+"""What do the loop, the agents and the collectors hand to one another?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+import jax
+from numpy import ndarray as Array
+
+Key = jax.Array
+Metrics = Mapping[str, Any]
+"""Numbers that a function wants logged; only the loop logs them."""
+
+
+class Spec(NamedTuple):
+    """What an agent must know of its task before the first step."""
+
+    limit: float
+    """The cost that must not be exceeded, in the same convention as `Episode.paid`."""
+    gamma: float
+    """Discount of a step."""
+
+
+class Episode(NamedTuple):
+    """What was seen between two updates of the agent; T steps, possibly of several restarts."""
+
+    obs: Array
+    """`[T, ...]`, before each action."""
+    action: Array
+    """`[T, ...]`."""
+    reward: Array
+    """`[T]`, as sampled."""
+    cost: Array
+    """`[T]`, as sampled."""
+    next_obs: Array
+    """`[T, ...]`, after each action (before a restart, not after it)."""
+    earned: float
+    """Return of the policy in the task's convention, exact where the world can tell."""
+    paid: float
+    """Cost of the policy in the task's convention, exact where the world can tell: the J_c of Algorithm 1."""
+    extras: Metrics
+    """Means of what `Agent.act` reported."""
+
+
+State = TypeVar("State")
+
+
+class Agent(Protocol[State]):
+    """A learner under Algorithm 1. Settings are frozen and every method is pure: it returns the new state."""
+
+    def init(self, key: Key) -> State:
+        """The state before any data: it acts at random."""
+
+    def begin(self, state: State) -> Any:
+        """What one episode carries from step to step (for a tabular agent: its policy `[S, A]`)."""
+
+    def act(self, state: State, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        """An action, the next carry, and numbers worth logging."""
+
+    def learn(self, state: State, episodes: Sequence[Episode], key: Key) -> tuple[State, Metrics]:
+        """Fit the model to what is new and plan with it."""
+
+    def adapt(self, state: State, episode: Episode) -> tuple[State, Metrics]:
+        """Let the true cost of an episode move κ (or λ, or ν)."""
+
+
+class Collector(Protocol):
+    """Whatever can act out an agent's policy and bring back an `Episode`."""
+
+    def collect(self, agent: Agent[Any], state: Any, key: Key) -> Episode:
+        """Act with the agent as it is now."""
