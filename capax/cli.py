@@ -32,14 +32,17 @@ class Gridworld(experiment.Settings):
     json: bool = False
     """Print the table as JSON, and nothing else, on standard output."""
 
+    def __post_init__(self) -> None:
+        """Nothing: `run_gridworld` checks, so that what is wrong is said in our one sentence and not in a box."""
+
 
 def run_gridworld(command: Gridworld) -> None:
     """`capax gridworld`."""
     from capax.report import gridworld as report  # Matplotlib takes a while to import, and errors should not
 
+    settings = experiment.Settings(**{f: getattr(command, f) for f in experiment.Settings.__dataclass_fields__})
     if command.out is not None:
         folder.prepare(command.out, FILES, command.force)
-    settings = experiment.Settings(**{f: getattr(command, f) for f in experiment.Settings.__dataclass_fields__})
     results = list(progress(experiment.run_worlds(settings), settings.worlds, "worlds"))
     rows = [row for result in results for row in result.rows]
     table = experiment.table(rows)
@@ -90,6 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"capax: {error}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
+        print("capax: interrupted.", file=sys.stderr)
         sys.exit(130)
 
 

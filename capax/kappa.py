@@ -72,6 +72,11 @@ class PI:
     smallest: float = 1e-6
     """Below this, halving goes to 0."""
 
+    def __post_init__(self) -> None:
+        for name in ("alpha", "start", "smallest"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}: give a finite number >= 0.")
+
     def init(self) -> Kappa:
         return Kappa(self.start)
 

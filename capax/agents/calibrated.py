@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from jaxtyping import Float
 from numpy import ndarray as Array
 
 from capax.agents.tabular import Known, fit, sample_action, uniform_policy
-from capax.tabular.cmdp import CMDP
+from capax.tabular.cmdp import CMDP, with_transitions
 from capax.tabular.counts import CountModel
 from capax.tabular.lp import Solution, solve
 from capax.tabular.margin import believe, best_within, bonus, judge, safest
@@ -47,6 +48,10 @@ class Calibrated:
     explore_fall: int = 30
     """Policies over which the bonus falls to 0, linearly."""
 
+    @cached_property
+    def blank(self) -> CMDP:
+        return self.known.cmdp(self.spec.gamma)
+
     def init(self, key: Key) -> CalibratedState:
         return CalibratedState(self.known.model(), uniform_policy(self.known.r.shape), None, ())
 
@@ -60,7 +65,7 @@ class Calibrated:
         """Count, correct the prediction by what was paid, then search the best policy within the margin."""
         known, number = self.known, len(state.executed)
         model = fit(state.model, episodes)
-        cmdp = CMDP(model.P, known.r, known.c, known.mu0, self.spec.gamma)
+        cmdp = with_transitions(self.blank, model.P)
         belief = believe(cmdp, model.n, state.executed)
         z = self.z_first + (self.z_last - self.z_first) * min(1.0, number / self.z_fall)
         cheapest = solve(cmdp, -math.inf).policy

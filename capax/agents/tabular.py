@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 from capax.kappa import Feedback, Rule
-from capax.tabular.cmdp import CMDP, penalised
+from capax.tabular.cmdp import CMDP, penalised, with_transitions
 from capax.tabular.counts import CountModel
 from capax.tabular.lp import Solution, solve
 from capax.tabular.sampler import action_uniform, draw, thresholds
@@ -31,6 +32,10 @@ class Known(NamedTuple):
         """A model without data."""
         return CountModel.init(self.prior, self.r.shape[1])
 
+    def cmdp(self, gamma: float) -> CMDP:
+        """The world as it looks without data."""
+        return CMDP(self.model().P, self.r, self.c, self.mu0, gamma)
+
 
 class TabularState(NamedTuple):
     """What CAP remembers: the counts, its last plan, and its rule's state."""
@@ -49,6 +54,10 @@ class TabularCAP:
     spec: Spec
     rule: Rule
 
+    @cached_property
+    def blank(self) -> CMDP:
+        return self.known.cmdp(self.spec.gamma)
+
     def init(self, key: Key) -> TabularState:
         return TabularState(self.known.model(), uniform_policy(self.known.r.shape), None, self.rule.init())
 
@@ -61,7 +70,7 @@ class TabularCAP:
     def learn(self, state: TabularState, episodes: Sequence[Episode], key: Key) -> tuple[TabularState, Metrics]:
         """Count, then solve Eq. 5 with c + κ/√max(n, 1); the rule says how far κ gives way if nothing is feasible."""
         model = fit(state.model, episodes)
-        cmdp = CMDP(model.P, self.known.r, self.known.c, self.known.mu0, self.spec.gamma)
+        cmdp = with_transitions(self.blank, model.P)
         u = 1.0 / np.sqrt(np.maximum(model.n, 1.0))
         rule, plan = state.rule, state.plan
         while True:

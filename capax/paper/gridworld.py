@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -13,7 +14,6 @@ from typing import Any, NamedTuple
 
 import jax.random as jr
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from capax.agents.calibrated import Calibrated
 from capax.agents.tabular import Known, TabularCAP
@@ -25,6 +25,7 @@ from capax.tabular.counts import neighbour_prior
 from capax.tabular.gridworld import SLIPS, World, gridworld
 from capax.tabular.lp import solve
 from capax.tabular.sampler import WorldCollector
+from capax.threads import one_blas_thread
 from capax.types import Agent, Episode, Metrics, Spec
 
 LIMIT = 0.1
@@ -123,8 +124,19 @@ def run_worlds(settings: Settings) -> Iterator[WorldResult]:
         yield from map(one, range(settings.worlds))
         return
     # spawned, not forked: JAX does not survive a fork
-    with ProcessPoolExecutor(min(settings.jobs, settings.worlds), mp_context=get_context("spawn")) as pool:
+    pool = ProcessPoolExecutor(
+        min(settings.jobs, settings.worlds),
+        mp_context=get_context("spawn"),
+        initializer=_leave_interrupts_to_the_parent,
+    )
+    try:
         yield from pool.map(one, range(settings.worlds))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _leave_interrupts_to_the_parent() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def draw_world(settings: Settings, number: int) -> World:
@@ -134,8 +146,7 @@ def draw_world(settings: Settings, number: int) -> World:
 
 def run_world(settings: Settings, number: int) -> WorldResult:
     """Every method in one world; all of them meet the same random numbers."""
-    # one BLAS thread: sums come out the same in every process, and two processes do not fight for the cores
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         return _run_world(settings, number)
 
 

@@ -19,8 +19,8 @@ from capax.errors import InputError
 ROW_SUM_TOLERANCE = 1e-9
 """How far a row of probabilities may be from 1 before it is called wrong."""
 
-DENSE_STATES = 256
-"""Up to this many states, capax builds dense P; above it, sparse ones (a 16×16 grid takes the same time either way)."""
+DENSE_STATES = 100
+"""Up to this many states, capax builds dense P; above it, sparse ones (a 16×16 grid is then solved 10 times faster)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +96,13 @@ def evaluate(cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"]) -> Eval
 
     `policy` holds action probabilities `[S, A]`, or one action per state `[S]`.
     """
-    pi = _policy(cmdp, policy)
-    occupancy = _occupancy(cmdp, pi, _factor(flow(cmdp, pi)))
-    return Evaluation(float((occupancy * cmdp.r).sum()), float((occupancy * cmdp.c).sum()), occupancy)
+    rho = occupancy(cmdp, _policy(cmdp, policy))
+    return Evaluation(float((rho * cmdp.r).sum()), float((rho * cmdp.c).sum()), rho)
+
+
+def occupancy(cmdp: CMDP, pi: Float[Array, "S A"]) -> Float[Array, "S A"]:
+    """The normalised occupancy of a policy that is trusted to be one."""
+    return _occupancy(cmdp, pi, factor(flow(cmdp, pi)))
 
 
 def values(
@@ -106,14 +110,14 @@ def values(
 ) -> Float[Array, " S"]:
     """State values of `policy` for a per-step `signal` (r or c): V = signal + γ P V, **not** normalised."""
     pi = _policy(cmdp, policy)
-    return _factor(flow(cmdp, pi))((pi * signal).sum(1), False)
+    return factor(flow(cmdp, pi))((pi * signal).sum(1), False)
 
 
 def occupancy_and_values(
     cmdp: CMDP, pi: Float[Array, "S A"], signal: Float[Array, "S A"]
 ) -> tuple[Float[Array, "S A"], Float[Array, " S"]]:
     """What `evaluate` and `values` give, from one factorisation; `pi` is trusted to be a policy."""
-    solver = _factor(flow(cmdp, pi))
+    solver = factor(flow(cmdp, pi))
     return _occupancy(cmdp, pi, solver), solver((pi * signal).sum(1), False)
 
 
@@ -124,9 +128,20 @@ def penalised(cmdp: CMDP, u: Float[Array, "S A"]) -> CMDP:
         raise InputError(f"u has shape {u.shape}: give one penalty per state and action, shape {cmdp.c.shape}.")
     if (u < 0).any():
         raise InputError("u has a negative entry: a penalty may only raise the cost, so give numbers >= 0.")
-    inflated = copy(cmdp)  # only c changes: what was checked need not be checked again
-    object.__setattr__(inflated, "c", cmdp.c + u)
-    return inflated
+    return _trusted(cmdp, c=cmdp.c + u)
+
+
+def with_transitions(cmdp: CMDP, P: Any) -> CMDP:
+    """The same CMDP with other transitions, which are trusted to be some (a learned model's, say)."""
+    return _trusted(cmdp, P=P)
+
+
+def _trusted(cmdp: CMDP, **changes: Any) -> CMDP:
+    """A copy with changes that need no check: Algorithm 1 makes one or two of them for every policy."""
+    changed = copy(cmdp)
+    for name, value in changes.items():
+        object.__setattr__(changed, name, value)
+    return changed
 
 
 def support(cmdp: CMDP) -> tuple[Int[Array, "S A K"], Float[Array, "S A K"]]:
@@ -149,7 +164,7 @@ def flow(cmdp: CMDP, pi: Float[Array, "S A"]) -> Any:
         mix = sp.csr_array((pi.ravel(), np.arange(S * A), np.arange(0, S * A + 1, A)), shape=(S, S * A))
         return sp.csc_array(sp.eye_array(S) - cmdp.gamma * (mix @ cmdp.P))
     matrix = -cmdp.gamma * (pi[:, None, :] @ cmdp.P)[:, 0, :]
-    matrix.flat[:: S + 1] += 1.0
+    matrix.ravel()[:: S + 1] += 1.0
     return matrix
 
 
@@ -159,13 +174,14 @@ def _occupancy(cmdp: CMDP, pi: Float[Array, "S A"], solver: Solver) -> Float[Arr
     return np.maximum(visits, 0.0)[:, None] * pi  # rounding can leave −1e-18 where a state is never visited
 
 
-def _factor(matrix: Any) -> Solver:
-    """The function (b, transposed) ↦ x with matrix·x = b, after one LU factorisation."""
+def factor(matrix: Any) -> Solver:
+    """The function (b, transposed) ↦ x with matrix·x = b, after one LU factorisation, which overwrites the matrix."""
     if sp.issparse(matrix):
         lu = spla.splu(matrix)
         return lambda b, transposed: lu.solve(b, trans="T" if transposed else "N")
-    factors, pivots, _ = lapack.dgetrf(matrix)  # half the time of np.linalg.solve at S = 64
-    return lambda b, transposed: lapack.dgetrs(factors, pivots, b, trans=int(transposed))[0]
+    # the transpose of a C array is what LAPACK calls an array, so nothing is copied; half the time of np.linalg.solve
+    factors, pivots, _ = lapack.dgetrf(matrix.T, overwrite_a=True)
+    return lambda b, transposed: lapack.dgetrs(factors, pivots, b, trans=int(not transposed))[0]
 
 
 def _policy(cmdp: CMDP, policy: Any) -> Float[Array, "S A"]:

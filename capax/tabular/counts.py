@@ -34,7 +34,10 @@ class CountModel(NamedTuple):
             counts: Any = sp.csr_array(prior.shape)
             entries = prior.data
         else:
-            prior = np.asarray(prior, dtype=np.float64)
+            try:
+                prior = np.asarray(prior, dtype=np.float64)
+            except (TypeError, ValueError):
+                raise InputError("prior is not an array of numbers: give pseudo-counts of shape [S, A, S].") from None
             if prior.ndim != 3 or prior.shape[0] != prior.shape[2]:
                 raise InputError(f"prior has shape {prior.shape}: give pseudo-counts of shape [S, A, S].")
             counts, actions, entries = np.zeros(prior.shape), prior.shape[1], prior
@@ -46,12 +49,17 @@ class CountModel(NamedTuple):
 
     def fit(self, s: Int[Array, " T"], a: Int[Array, " T"], s_next: Int[Array, " T"]) -> CountModel:
         """The model with these transitions added."""
+        S = self.prior.shape[-1]
+        for name, index, size in (("s", s, S), ("a", a, self.actions), ("s_next", s_next, S)):
+            if len(index) and not 0 <= index.min() <= index.max() < size:
+                raise InputError(f"{name} holds {index.min()} to {index.max()}: give indices from 0 to {size - 1}.")
         if sp.issparse(self.prior):
             seen = sp.csr_array((np.ones(len(s)), (s * self.actions + a, s_next)), shape=self.prior.shape)
             return self._replace(counts=self.counts + seen)
-        S, A, _ = self.prior.shape
-        flat = (s * A + a) * S + s_next
-        return self._replace(counts=self.counts + np.bincount(flat, minlength=S * A * S).reshape(S, A, S))
+        flat = (s * self.actions + a) * S + s_next
+        return self._replace(
+            counts=self.counts + np.bincount(flat, minlength=self.prior.size).reshape(self.prior.shape)
+        )
 
     @property
     def n(self) -> Float[Array, "S A"]:
@@ -69,7 +77,8 @@ class CountModel(NamedTuple):
         total = self.counts + self.prior
         if sp.issparse(total):
             return sp.diags_array(1.0 / np.asarray(total.sum(axis=1)).ravel()) @ total
-        return total / total.sum(axis=-1, keepdims=True)
+        total /= total.sum(axis=-1, keepdims=True)
+        return total
 
 
 def neighbour_prior(successors: Int[Array, "S K"], actions: int, each: float = 1.0) -> Any:

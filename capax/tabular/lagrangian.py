@@ -9,20 +9,18 @@ proves both optimal there. Then the mixture of their occupancies that pays exact
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import scipy.linalg.lapack as lapack
 import scipy.sparse as sp
-import scipy.sparse.linalg as spla
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.tabular.cmdp import CMDP
+from capax.tabular.cmdp import CMDP, factor
 
 NOISE = 1e-13
 """Relative size of an improvement that is taken for rounding."""
-WIDEN = 1.5
+WIDEN = 1.1
 """Factor by which a warm multiplier is moved while only one side of the limit is known; squared each time."""
 
 
@@ -32,10 +30,14 @@ class Vertex(NamedTuple):
     actions: Int[Array, " S"]
     reward: float
     cost: float
-    values: Float[Array, "S 2"]
-    """Of reward and cost."""
-    q: Float[Array, "S A 2"]
-    """Of reward and cost."""
+    total_reward: float
+    """Sum of the reward values of all states."""
+    total_cost: float
+    """Sum of the cost values of all states."""
+    q_reward: Float[Array, "S A"]
+    q_cost: Float[Array, "S A"]
+    visits: Callable[[], Float[Array, " S"]]
+    """Its state occupancy, from the same factorisation."""
 
 
 class Optimum(NamedTuple):
@@ -87,7 +89,7 @@ def _bracket(
     if not 0.0 < multiplier < np.inf:
         return low, high
     here, factor = vertex(actions), WIDEN
-    for _ in range(4):
+    for _ in range(5):
         here = _improve(vertex, here, multiplier)
         if here.cost <= slack:
             low, multiplier = here, multiplier / factor
@@ -101,48 +103,49 @@ def _bracket(
 
 def _improve(vertex: Callable[[Array], Vertex], start: Vertex, multiplier: float) -> Vertex:
     """Policy iteration for  r − λc  (for −c when λ is infinite), from `start`."""
-    weights = np.array([0.0, -1.0]) if multiplier == np.inf else np.array([1.0, -multiplier])
-    here, worth = start, (start.values @ weights).sum()
+    on_reward, on_cost = (0.0, 1.0) if multiplier == np.inf else (1.0, multiplier)
+    here, worth = start, on_reward * start.total_reward - on_cost * start.total_cost
     states = np.arange(len(start.actions))
     while True:
-        q = here.q @ weights  # [S, A]
+        q = here.q_reward * on_reward - on_cost * here.q_cost
         best = q.argmax(1)
         gain = q[states, best] - q[states, here.actions]
-        switch = gain > NOISE * max(1e-300, float(np.abs(q).max()))
-        if not switch.any():
+        noise = NOISE * max(1e-300, float(q.max()), -float(q.min()))
+        if gain.max() <= noise:
             return here
-        new = vertex(np.where(switch, best, here.actions))
+        new = vertex(np.where(gain > noise, best, here.actions))
         # every state's value rises with an improvement: if their sum does not, what was seen was rounding
-        new_worth = (new.values @ weights).sum()
+        new_worth = on_reward * new.total_reward - on_cost * new.total_cost
         if new_worth <= worth:
             return here
         here, worth = new, new_worth
 
 
 def _scale(vertex: Vertex, multiplier: float) -> float:
-    return max(1e-300, float(np.abs(vertex.q[..., 0]).max() + multiplier * np.abs(vertex.q[..., 1]).max()))
+    return max(1e-300, float(np.abs(vertex.q_reward).max() + multiplier * np.abs(vertex.q_cost).max()))
 
 
 def _vertices(cmdp: CMDP) -> Callable[[Array], Vertex]:
     """The function that evaluates a deterministic policy: one LU factorisation, dense or sparse as P is."""
     S, A, gamma = cmdp.S, cmdp.A, cmdp.gamma
-    rows, first = cmdp.rows, np.arange(S) * A
+    rows, first, start = cmdp.rows, np.arange(S) * A, (1.0 - gamma) * cmdp.mu0
     signals = (1.0 - gamma) * np.stack([cmdp.r.ravel(), cmdp.c.ravel()], axis=1)  # [S*A, 2]
-    sparse = sp.issparse(rows)
-    identity = sp.eye_array(S, format="csr") if sparse else None
+    identity = sp.eye_array(S, format="csr") if sp.issparse(rows) else None
 
     def vertex(actions: Int[Array, " S"]) -> Vertex:
         chosen = first + actions
-        if sparse:
-            matrix: Any = sp.csc_array(identity - gamma * rows[chosen])
-            v = spla.splu(matrix).solve(signals[chosen])
+        if identity is not None:
+            solver = factor(sp.csc_array(identity - gamma * rows[chosen]))
         else:
             matrix = rows.take(chosen, axis=0)
             matrix *= -gamma
-            matrix.flat[:: S + 1] += 1.0
-            v = lapack.dgesv(matrix, signals[chosen])[2]
-        q = signals + gamma * (rows @ v)
-        reward, cost = cmdp.mu0 @ v
-        return Vertex(actions, float(reward), float(cost), v, q.reshape(S, A, 2))
+            matrix.ravel()[:: S + 1] += 1.0
+            solver = factor(matrix)
+        v = solver(signals.take(chosen, axis=0), False)
+        q = (rows @ v) * gamma + signals
+        reward, cost = (cmdp.mu0 @ v).tolist()
+        total_reward, total_cost = v.sum(0).tolist()
+        q_reward, q_cost = q[:, 0].reshape(S, A), q[:, 1].reshape(S, A)
+        return Vertex(actions, reward, cost, total_reward, total_cost, q_reward, q_cost, lambda: solver(start, True))
 
     return vertex

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 import highspy
@@ -12,15 +13,19 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 from capax.errors import InputError
-from capax.tabular.cmdp import CMDP, evaluate
+from capax.tabular.cmdp import CMDP, DENSE_STATES, occupancy
 from capax.tabular.lagrangian import optimum
+from capax.threads import one_blas_thread
 
 METHODS = ("auto", "lagrangian", "highs")
-HIGHS_OPTIONS = {
+HIGHS_OPTIONS: dict[str, Any] = {
     "output_flag": False,
     "primal_feasibility_tolerance": 1e-10,
     "dual_feasibility_tolerance": 1e-10,
     "small_matrix_value": 1e-12,  # HiGHS drops smaller probabilities, by default those under 1e-9
+    # without these two it stumbles over probabilities of 1e-11, and is slower at 64 states
+    "presolve": "off",
+    "simplex_scale_strategy": 0,
 }
 
 
@@ -54,9 +59,11 @@ def solve(cmdp: CMDP, limit: float, method: str = "auto", *, warm: Solution | No
         raise InputError(f"method is {method!r}: choose one of {', '.join(METHODS)}.")
     if warm is not None and warm.policy.shape != cmdp.r.shape:
         raise InputError(f"warm has a policy of shape {warm.policy.shape}: give a solution of shape {cmdp.r.shape}.")
-    policy, multiplier, feasible = (_highs if method == "highs" else _lagrangian)(cmdp, limit, warm)
-    reward, cost, occupancy = evaluate(cmdp, policy)
-    return Solution(policy, occupancy, reward, cost, multiplier, "optimal" if feasible else "infeasible")
+    with one_blas_thread() if cmdp.S <= DENSE_STATES else nullcontext():
+        policy, multiplier, feasible = (_highs if method == "highs" else _lagrangian)(cmdp, limit, warm)
+        visited = occupancy(cmdp, policy)
+    reward, cost = float((visited * cmdp.r).sum()), float((visited * cmdp.c).sum())
+    return Solution(policy, visited, reward, cost, multiplier, "optimal" if feasible else "infeasible")
 
 
 def _lagrangian(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, float, bool]:
@@ -66,8 +73,9 @@ def _lagrangian(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array,
         return np.eye(cmdp.A)[best.low.actions], best.multiplier, best.feasible
     if best.weight == 0.0:
         return np.eye(cmdp.A)[best.high.actions], best.multiplier, best.feasible
-    low, high = evaluate(cmdp, best.low.actions).occupancy, evaluate(cmdp, best.high.actions).occupancy
-    mixed = best.weight * low + (1.0 - best.weight) * high
+    mixed = np.zeros(cmdp.r.shape)
+    for vertex, weight in ((best.low, best.weight), (best.high, 1.0 - best.weight)):
+        mixed[np.arange(cmdp.S), vertex.actions] += weight * np.maximum(vertex.visits(), 0.0)
     return _conditional(mixed, np.eye(cmdp.A)[best.low.actions]), best.multiplier, best.feasible
 
 
@@ -80,16 +88,17 @@ def _conditional(occupancy: Float[Array, "S A"], elsewhere: Float[Array, "S A"])
 
 def _highs(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, float, bool]:
     """The linear program of Eq. 2 over occupancies; if it is infeasible, the least-cost one."""
-    occupancy, multiplier = highs_occupancy(cmdp, cmdp.r, limit)
-    feasible = occupancy is not None
-    if occupancy is None:
-        occupancy, _ = highs_occupancy(cmdp, -cmdp.c, math.inf)
-        assert occupancy is not None, "a CMDP without a limit always has a policy"
-    return _conditional(occupancy, np.full(cmdp.r.shape, 1.0 / cmdp.A)), multiplier, feasible
+    found, multiplier = _highs_occupancy(cmdp, cmdp.r, limit)
+    feasible = found is not None
+    if found is None:
+        found, _ = _highs_occupancy(cmdp, -cmdp.c, math.inf)
+        if found is None or (found * cmdp.c).sum() <= limit:
+            raise RuntimeError(f"HiGHS could not solve a CMDP of {cmdp.S} states: use method='lagrangian'.")
+    return _conditional(found, np.full(cmdp.r.shape, 1.0 / cmdp.A)), multiplier, feasible
 
 
-def highs_occupancy(cmdp: CMDP, gain: Float[Array, "S A"], limit: float) -> tuple[Array | None, float]:
-    """The occupancy that maximises Σρ·gain under the limit, with the multiplier; (None, inf) if there is none."""
+def _highs_occupancy(cmdp: CMDP, gain: Float[Array, "S A"], limit: float) -> tuple[Array | None, float]:
+    """The occupancy that maximises Σρ·gain under the limit, with the multiplier; (None, inf) if HiGHS finds none."""
     S, A = cmdp.S, cmdp.A
     transitions = sp.csc_array(cmdp.rows.T)  # [S, S*A]
     stay = sp.csc_array((np.ones(S * A), np.repeat(np.arange(S), A), np.arange(S * A + 1)), shape=(S, S * A))
@@ -109,10 +118,7 @@ def highs_occupancy(cmdp: CMDP, gain: Float[Array, "S A"], limit: float) -> tupl
         solver.setOptionValue(name, value)
     solver.passModel(lp)
     solver.run()
-    status = solver.getModelStatus()
-    if status == highspy.HighsModelStatus.kOptimal:
-        answer = solver.getSolution()
-        return np.maximum(np.array(answer.col_value), 0.0).reshape(S, A), abs(float(answer.row_dual[S]))
-    if status in (highspy.HighsModelStatus.kInfeasible, highspy.HighsModelStatus.kUnboundedOrInfeasible):
+    if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:  # infeasible, which it sometimes calls unknown
         return None, math.inf
-    raise RuntimeError(f"HiGHS stopped with {solver.modelStatusToString(status)!r} on a CMDP of {S} states.")
+    answer = solver.getSolution()
+    return np.maximum(np.array(answer.col_value), 0.0).reshape(S, A), abs(float(answer.row_dual[S]))

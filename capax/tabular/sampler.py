@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from capax.collect import split
-from capax.tabular.cmdp import CMDP, evaluate, support
+from capax.errors import InputError
+from capax.tabular.cmdp import CMDP, occupancy, support
 from capax.types import Agent, Episode, Key
 
 DRAWS = 3
@@ -56,8 +57,8 @@ def action_uniform(key: Key) -> Any:
 
 
 @jax.jit
-def _walk(t: Table, policy: Any, key: Key, u: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """States, actions, rewards, costs and next states `[R*L]` of R episodes of L steps.
+def _walk(t: Table, policy: Any, key: Key, u: Any) -> Any:
+    """States, actions, rewards, costs and next states `[5, R*L]` of R episodes of L steps.
 
     `u [R, 1 + 3L]` are the uniform numbers in the order in which the env draws them: one at a reset, three at a step.
     """
@@ -75,7 +76,7 @@ def _walk(t: Table, policy: Any, key: Key, u: Any) -> tuple[Any, Any, Any, Any, 
         return s_next, (s, a, s_next)
 
     _, (s, a, s_next) = jax.lax.scan(one, start[0], (number % length == 0, start, u_action, u_step[:, 0]))
-    return s, a, (u_step[:, 1] < t.r[s, a]) * 1.0, (u_step[:, 2] < t.c[s, a]) * 1.0, s_next
+    return jnp.stack([s, a, u_step[:, 1] < t.r[s, a], u_step[:, 2] < t.c[s, a], s_next])  # one array: one transfer
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,16 @@ class WorldCollector:
     """Steps of a collection, all restarts together."""
     restarts: int = 1
 
+    def __post_init__(self) -> None:
+        if self.restarts < 1 or self.steps < self.restarts or self.steps % self.restarts:
+            raise InputError(
+                f"steps is {self.steps} and restarts {self.restarts}: steps must be a multiple of restarts."
+            )
+        if min(self.cmdp.r.min(), self.cmdp.c.min()) < 0.0 or max(self.cmdp.r.max(), self.cmdp.c.max()) > 1.0:
+            raise InputError(
+                "r or c leaves [0, 1]: rewards and costs are drawn as 0 or 1, so give their probabilities."
+            )
+
     @cached_property
     def table(self) -> Table:
         with jax.enable_x64(True):
@@ -102,7 +113,7 @@ class WorldCollector:
         length = self.steps // self.restarts
         u = seeding.np_random(int(seed))[0].random((self.restarts, 1 + DRAWS * length))
         with jax.enable_x64(True):
-            seen = jax.device_get(_walk(self.table, thresholds(policy), k_act, u))
-        earned, paid, _ = evaluate(self.cmdp, policy)
-        s, a, reward, cost, s_next = seen
-        return Episode(s, a, reward, cost, s_next, earned, paid, {})
+            s, a, reward, cost, s_next = np.asarray(_walk(self.table, thresholds(policy), k_act, u))
+        rho = occupancy(self.cmdp, policy)
+        earned, paid = float((rho * self.cmdp.r).sum()), float((rho * self.cmdp.c).sum())
+        return Episode(s, a, reward.astype(float), cost.astype(float), s_next, earned, paid, {})

@@ -1,0 +1,135 @@
+"""How fast is the tabular part? Ratios, both sides in one run:  python benchmarks/tabular.py [table] [sequence] [sizes]"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+import scipy.sparse as sp
+from scipy.optimize import linprog
+
+from capax.agents.tabular import fit
+from capax.paper.gridworld import LIMIT, Settings, draw_world, run_worlds
+from capax.tabular import CMDP, CountModel, gridworld, neighbour_prior, penalised, solve
+from capax.tabular.sampler import WorldCollector
+from capax.threads import one_blas_thread
+
+KAPPA = 0.01
+"""Penalty of the sequence of solves: small enough for nearly all of them to be feasible."""
+
+
+def main(wanted: list[str]) -> None:
+    """Run the named parts, all by default."""
+    parts = {"table": table, "sequence": sequence, "sizes": sizes}
+    for name, part in parts.items():
+        if not wanted or name in wanted:
+            part()
+
+
+def table() -> None:
+    """The paper's table: 100 worlds × 5 rows × 31 policies, with sampling and evaluation, in two processes."""
+    settings = Settings(methods=("0", "0.01", "0.05", "0.1", "adaptive"))
+    began = time.perf_counter()
+    policies = sum(len(result.rows) for result in run_worlds(settings))
+    took = time.perf_counter() - began
+    print(
+        f"table: {policies} policies in {took:.1f} s on {settings.jobs} processes, their start included (target: 12 s)"
+    )
+
+
+def sequence() -> None:
+    """The 8×8 problems of the experiment, in its order: built and solved by capax, by SciPy, and by a cold HiGHS."""
+    worlds = [_problems(world) for world in range(5)]
+    solvers: dict[str, Callable[[list[tuple[Any, ...]]], list[float]]] = {
+        "capax, warm": lambda problems: _chain(problems, warm=True),
+        "capax, cold": lambda problems: _chain(problems, warm=False),
+        "HiGHS, cold": lambda problems: [solve(_build(*p), LIMIT, "highs").reward for p in problems],
+        "scipy.optimize.linprog": lambda problems: [_linprog(_build(*p)) for p in problems],
+    }
+    took = dict.fromkeys(solvers, 0.0)
+    with one_blas_thread():
+        for problems in worlds:  # interleaved, so that a slow moment of the machine hits all
+            answers = {}
+            for name, solver in solvers.items():
+                began = time.perf_counter()
+                answers[name] = np.array(solver(problems))
+                took[name] += time.perf_counter() - began
+            for name, answer in answers.items():
+                assert np.abs(answer - answers["capax, warm"]).max() < 1e-7, f"{name} found another optimum"
+    count, ours = sum(map(len, worlds)), took["capax, warm"]
+    for name, seconds in took.items():
+        print(f"sequence: {name:24s} {1e3 * seconds / count:7.2f} ms a solve, build included; {seconds / ours:5.1f}×")
+
+
+def sizes() -> None:
+    """One cold solve of a true world of growing size, and how the time grows."""
+    last = None
+    for size in (8, 16, 32, 64):
+        cmdp = gridworld(np.random.default_rng(0), size=size).cmdp
+        times = []
+        for _ in range(3 if size >= 32 else 20):
+            began = time.perf_counter()
+            solution = solve(cmdp, LIMIT)
+            times.append(time.perf_counter() - began)
+        took = min(times)
+        growth = "" if last is None else f", {took / last:4.1f}× the size before"
+        kind = "sparse" if sp.issparse(cmdp.P) else "dense"
+        print(f"sizes: {size:2d}×{size:<2d} {kind:6s} {1e3 * took:8.1f} ms, return {solution.reward:.4f}{growth}")
+        last = took
+    print("sizes: target at 64×64: 2,000 ms")
+
+
+def _problems(number: int) -> list[tuple[Any, ...]]:
+    """What the experiment solves in one world at a fixed κ: 31 models of growing counts."""
+    world = draw_world(Settings(), number)
+    collector = WorldCollector(world.cmdp, 500)
+    model = CountModel.init(neighbour_prior(world.successors, world.cmdp.A))
+    policy, problems, plan = np.full(world.cmdp.r.shape, 1.0 / world.cmdp.A), [], None
+    for iteration in range(31):
+        model = fit(model, [collector.collect(_Plays(policy), None, jr.key(iteration))])
+        plan = solve(_build(model, world.cmdp), LIMIT, warm=plan)
+        policy = plan.policy
+        if plan.status == "optimal":
+            problems.append((model, world.cmdp))
+    return problems
+
+
+class _Plays:
+    """An agent that is nothing but its policy."""
+
+    def __init__(self, policy: np.ndarray) -> None:
+        self.policy = policy
+
+    def begin(self, state: Any) -> np.ndarray:
+        return self.policy
+
+
+def _build(model: CountModel, true: CMDP) -> CMDP:
+    estimate = CMDP(model.P, true.r, true.c, true.mu0, true.gamma)
+    return penalised(estimate, KAPPA / np.sqrt(np.maximum(model.n, 1.0)))
+
+
+def _chain(problems: list[tuple[Any, ...]], warm: bool) -> list[float]:
+    plan, rewards = None, []
+    for problem in problems:
+        plan = solve(_build(*problem), LIMIT, warm=plan if warm else None)
+        rewards.append(plan.reward)
+    return rewards
+
+
+def _linprog(cmdp: CMDP) -> float:
+    """The same program through SciPy."""
+    S, A = cmdp.S, cmdp.A
+    stay = np.repeat(np.eye(S), A, axis=1)
+    flow = sp.csc_array(stay - cmdp.gamma * cmdp.rows.T)
+    start = (1.0 - cmdp.gamma) * cmdp.mu0
+    answer = linprog(-cmdp.r.ravel(), A_ub=cmdp.c.reshape(1, -1), b_ub=[LIMIT], A_eq=flow, b_eq=start, method="highs")
+    return -float(answer.fun)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

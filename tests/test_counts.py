@@ -1,0 +1,154 @@
+"""Are the priors the ones that they claim to be, and is counting right, dense or sparse?"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from capax.errors import InputError
+from capax.tabular import CMDP, CountModel, gridworld, neighbour_prior, self_loop_prior, uniform_prior
+from capax.tabular.cmdp import DENSE_STATES
+
+CORNER = np.array([[0, 2, 0, 1], [1, 3, 0, 1], [0, 2, 2, 3], [1, 3, 2, 3]])
+"""Up, down, left and right of each cell of a 2×2 grid; walls lead back to the cell itself."""
+
+
+def random_steps(rng: np.random.Generator, S: int, A: int, T: int = 200) -> tuple[np.ndarray, ...]:
+    return rng.integers(S, size=T), rng.integers(A, size=T), rng.integers(S, size=T)
+
+
+# Priors, as numbers.
+
+
+def test_neighbour_prior_counts_walls_as_the_cell_itself():
+    # Cell 0 of the 2×2 grid: up and left stay (2 pseudo-counts), down is cell 2, right is cell 1.
+    prior = neighbour_prior(CORNER, 3)
+    for action in range(3):
+        np.testing.assert_array_equal(prior[0, action], [2.0, 1.0, 1.0, 0.0])
+
+
+def test_neighbour_estimate_is_count_plus_one_over_n_plus_four():
+    # Three steps 0 → 1 and one 0 → 2 under action 0: (0+2)/8, (3+1)/8, (1+1)/8, and 0 for a cell that is no neighbour.
+    model = CountModel.init(neighbour_prior(CORNER, 4)).fit(np.zeros(4, int), np.zeros(4, int), np.array([1, 1, 2, 1]))
+    np.testing.assert_allclose(model.P[0, 0], [2 / 8, 4 / 8, 2 / 8, 0.0], rtol=1e-15)
+    np.testing.assert_allclose(model.P[0, 1], [2 / 4, 1 / 4, 1 / 4, 0.0], rtol=1e-15)  # not tried
+
+
+def test_neighbour_prior_of_half_counts():
+    # Jeffreys: (count + ½)/(n + 2) with one step 0 → 1.
+    prior = neighbour_prior(CORNER, 4, each=0.5)
+    model = CountModel.init(prior).fit(np.array([0]), np.array([0]), np.array([1]))
+    np.testing.assert_allclose(model.P[0, 0], [1 / 3, 1.5 / 3, 0.5 / 3, 0.0], rtol=1e-15)
+
+
+def test_uniform_estimate_by_hand():
+    # One pseudo-count over four states, one step 1 → 3: (0 + ¼)/2 three times and (1 + ¼)/2.
+    model = CountModel.init(uniform_prior(4, 2)).fit(np.array([1]), np.array([0]), np.array([3]))
+    np.testing.assert_allclose(model.P[1, 0], [0.125, 0.125, 0.125, 0.625], rtol=1e-15)
+    np.testing.assert_allclose(model.P[1, 1], 0.25, rtol=1e-15)
+
+
+def test_self_loop_estimate_by_hand():
+    # Two pseudo-counts on staying, one step 1 → 2: staying 2/3, moving 1/3; what was not tried stays.
+    model = CountModel.init(self_loop_prior(3, 2, mass=2.0)).fit(np.array([1]), np.array([0]), np.array([2]))
+    np.testing.assert_allclose(model.P[1, 0], [0.0, 2 / 3, 1 / 3], rtol=1e-15)
+    np.testing.assert_array_equal(model.P[1, 1], [0.0, 1.0, 0.0])
+
+
+@pytest.mark.parametrize(("prior", "mass"), [
+    (neighbour_prior(CORNER, 2), 4.0),
+    (neighbour_prior(CORNER, 2, each=0.5), 2.0),
+    (uniform_prior(4, 2, mass=3.0), 3.0),
+    (self_loop_prior(4, 2), 1.0),
+])  # fmt: skip
+def test_mass_is_the_prior_of_a_pair(prior, mass):
+    np.testing.assert_allclose(CountModel.init(prior).mass, np.full((4, 2), mass), rtol=1e-15)
+
+
+# Counting.
+
+
+def test_visits_are_counted_per_pair():
+    model = CountModel.init(uniform_prior(3, 2)).fit(np.array([0, 0, 2]), np.array([1, 1, 0]), np.array([1, 2, 2]))
+    np.testing.assert_array_equal(model.n, [[0, 2], [0, 0], [1, 0]])
+
+
+def test_dense_equals_sparse():
+    rng = np.random.default_rng(0)
+    dense = CountModel.init(uniform_prior(5, 3))
+    sparse = CountModel.init(sp.csr_array(dense.prior.reshape(15, 5)), 3)
+    for _ in range(2):
+        steps = random_steps(rng, 5, 3)
+        dense, sparse = dense.fit(*steps), sparse.fit(*steps)
+    np.testing.assert_array_equal(sparse.counts.toarray().reshape(5, 3, 5), dense.counts)
+    np.testing.assert_array_equal(sparse.n, dense.n)
+    np.testing.assert_allclose(sparse.mass, dense.mass, rtol=1e-15)
+    np.testing.assert_allclose(sparse.P.toarray().reshape(5, 3, 5), dense.P, rtol=1e-14)
+
+
+@pytest.mark.parametrize("size", [4, 20])
+def test_neighbour_prior_of_a_world_fits_its_cmdp(size):
+    # Dense up to DENSE_STATES and sparse above, as the world's own transitions are; the estimate is a CMDP's P.
+    world = gridworld(np.random.default_rng(1), size=size)
+    model = CountModel.init(neighbour_prior(world.successors, 4), 4)
+    assert sp.issparse(model.prior) == sp.issparse(world.cmdp.P) == (size * size > DENSE_STATES)
+    steps = (np.arange(size * size), np.zeros(size * size, int), world.successors[:, 1])
+    estimate = CMDP(model.fit(*steps).P, world.cmdp.r, world.cmdp.c, world.cmdp.mu0, 0.9)
+    np.testing.assert_allclose(np.asarray(estimate.rows.sum(axis=1)).ravel(), 1.0, rtol=1e-14)
+
+
+def test_batches_add_up():
+    rng = np.random.default_rng(2)
+    one, two = random_steps(rng, 4, 2), random_steps(rng, 4, 2)
+    model = CountModel.init(uniform_prior(4, 2))
+    together = model.fit(*(np.concatenate(pair) for pair in zip(one, two, strict=True)))
+    np.testing.assert_array_equal(model.fit(*one).fit(*two).counts, together.counts)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_fit_is_pure(sparse):
+    prior = uniform_prior(4, 2)
+    model = CountModel.init(sp.csr_array(prior.reshape(8, 4)) if sparse else prior, 2)
+    fitted = model.fit(*random_steps(np.random.default_rng(3), 4, 2))
+    assert fitted.P.sum() == pytest.approx(8.0)  # reading the estimate changes nothing either
+    assert model.n.sum() == 0 and fitted.n.sum() == 200
+    np.testing.assert_allclose(fitted.mass, 1.0, rtol=1e-15)
+
+
+def test_estimate_approaches_the_truth():
+    # With n draws a frequency has the standard deviation √(p(1−p)/n) ≤ .5/√n, and the prior shifts it by at most 4/n.
+    rng, n = np.random.default_rng(4), 10_000
+    p = rng.dirichlet(np.ones(4))
+    model = CountModel.init(uniform_prior(4, 1, mass=4.0))
+    model = model.fit(np.zeros(n, int), np.zeros(n, int), rng.choice(4, size=n, p=p))
+    np.testing.assert_allclose(model.P[0, 0], p, atol=4 * 0.5 / np.sqrt(n) + 4 / n)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize(("prior", "actions", "named"), [
+    (np.ones((2, 3)), None, "shape"),
+    (np.ones((2, 3, 4)), None, "shape"),
+    (np.zeros((2, 3, 2)), None, "mass"),
+    (np.full((2, 1, 2), -1.0), None, "negative"),
+    (np.array([[[2.0, -1.0]], [[1.0, 1.0]]]), None, "negative"),
+    (np.full((2, 1, 2), np.nan), None, "non-finite"),
+    (sp.csr_array(np.ones((6, 3))), None, "actions"),
+    (sp.csr_array(np.ones((6, 3))), 3, "actions"),
+    (sp.csr_array(np.eye(6, 3)), 2, "mass"),
+    (sp.csr_array(-np.ones((6, 3))), 2, "negative"),
+])  # fmt: skip
+def test_bad_priors_are_refused(prior, actions, named):
+    with pytest.raises(InputError, match="prior") as error:
+        CountModel.init(prior, actions)
+    assert named in str(error.value)
+
+
+@pytest.mark.parametrize("at", [(0, 2, 0), (3, 0, 0), (0, 0, 3), (-1, 0, 0)])
+def test_a_transition_outside_the_world_is_refused(at):
+    # three states, two actions: action 2 of state 0 would otherwise be counted as action 0 of state 1
+    s, a, s_next = (np.array([index]) for index in at)
+    with pytest.raises(InputError, match="give indices from 0"):
+        CountModel.init(uniform_prior(3, 2)).fit(s, a, s_next)

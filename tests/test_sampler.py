@@ -1,0 +1,258 @@
+"""Do the compiled sampler and the Gymnasium collector draw the same episodes, and are they those of the CMDP?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import jax.random as jr
+import numpy as np
+import pytest
+from cmdps import random_cmdp, random_policy, thin, told
+from gymnasium.wrappers import TimeLimit
+from scipy.stats import chi2
+
+from capax.agents.tabular import TabularCAP, sample_action
+from capax.collect import GymCollector
+from capax.envs.gridworld import Gridworld
+from capax.errors import InputError
+from capax.kappa import Fixed
+from capax.loop import run
+from capax.tabular import CMDP, World, evaluate, gridworld
+from capax.tabular.sampler import WorldCollector, draw, thresholds
+from capax.types import Episode, Spec
+
+PATH = ("obs", "action", "reward", "cost", "next_obs")
+
+
+@dataclass(frozen=True)
+class Player:
+    """An agent whose state is its policy and which never learns."""
+
+    def begin(self, state: Any) -> Any:
+        return state
+
+    def act(self, state: Any, carry: Any, obs: Any, key: Any) -> Any:
+        return sample_action(carry[obs], key), carry, {}
+
+
+def play(cmdp: CMDP, policy: np.ndarray, steps: int, restarts: int = 1, seed: int = 0) -> Episode:
+    return WorldCollector(cmdp, steps, restarts).collect(Player(), policy, jr.key(seed))
+
+
+def by_gym(world: World, steps: int, restarts: int = 1) -> GymCollector:
+    return GymCollector(TimeLimit(Gridworld(world), steps // restarts), steps, world.cmdp.gamma)
+
+
+def assert_same_path(one: Episode, other: Episode) -> None:
+    for column in PATH:
+        np.testing.assert_array_equal(getattr(one, column), getattr(other, column), err_msg=column)
+
+
+# The tie between the two collectors.
+
+
+@pytest.mark.parametrize("restarts", [1, 4])
+@pytest.mark.parametrize("slip", ["any", "other", "torus"])
+def test_compiled_sampler_and_gym_env_give_the_same_path(slip, restarts):
+    rng = np.random.default_rng(0)
+    world = gridworld(rng, size=5, slip=slip)
+    policy = random_policy(rng, world.cmdp)
+    for seed in range(5):
+        env = by_gym(world, 200, restarts).collect(Player(), policy, jr.key(seed))
+        assert_same_path(play(world.cmdp, policy, 200, restarts, seed), env)
+
+
+def test_same_path_with_sparse_transitions_and_a_start_of_its_own():
+    rng = np.random.default_rng(1)
+    world = gridworld(rng, size=4)
+    cmdp = replace(thin(world.cmdp), mu0=rng.dirichlet(np.full(16, 0.3)))
+    policy = random_policy(rng, cmdp)
+    env = by_gym(world._replace(cmdp=cmdp), 100, 5).collect(Player(), policy, jr.key(0))
+    assert_same_path(play(cmdp, policy, 100, 5), env)
+
+
+def test_another_key_gives_another_path():
+    cmdp = random_cmdp(np.random.default_rng(2))
+    policy = random_policy(np.random.default_rng(3), cmdp)
+    one, other = (play(cmdp, policy, 200, seed=seed) for seed in (0, 1))
+    assert (one.obs != other.obs).any()
+
+
+@pytest.mark.parametrize("restarts", [1, 3])
+def test_path_is_connected_within_an_episode(restarts):
+    cmdp = random_cmdp(np.random.default_rng(4))
+    path = play(cmdp, random_policy(np.random.default_rng(5), cmdp), 60, restarts)
+    obs, following = path.obs.reshape(restarts, -1), path.next_obs.reshape(restarts, -1)
+    np.testing.assert_array_equal(obs[:, 1:], following[:, :-1])
+
+
+def test_restarts_begin_in_the_start_state():
+    # State 0 is left for good by every action: it is seen at a start and only there.
+    P = np.tile(np.eye(2)[1], (2, 1, 1))
+    cmdp = CMDP(P, np.zeros((2, 1)), np.zeros((2, 1)), np.array([1.0, 0.0]), 0.9)
+    path = play(cmdp, np.ones((2, 1)), 40, restarts=8)
+    np.testing.assert_array_equal(np.nonzero(path.obs == 0)[0], np.arange(0, 40, 5))
+
+
+# The path against the CMDP.
+
+
+def test_frequencies_are_the_probabilities():
+    # Pearson's statistic Σ (count − nP)²/(nP) of each pair is χ² with S − 1 degrees, and they add up.
+    rng = np.random.default_rng(6)
+    cmdp = random_cmdp(rng, S=4, A=2)
+    path = play(cmdp, np.full((4, 2), 0.5), 40_000)
+    counts = np.zeros((4, 2, 4))
+    np.add.at(counts, (path.obs, path.action, path.next_obs), 1.0)
+    n = counts.sum(-1, keepdims=True)
+    assert ((counts - n * cmdp.P) ** 2 / (n * cmdp.P)).sum() < chi2.ppf(0.999, 4 * 2 * 3)
+
+
+@pytest.mark.parametrize("signal", ["reward", "cost"])
+def test_rewards_and_costs_are_bernoulli_with_the_means_of_the_cmdp(signal):
+    # The sum over T steps of (draw − mean) has variance Σ p(1−p); four standard deviations are allowed.
+    cmdp = random_cmdp(np.random.default_rng(7), S=4, A=2)
+    path = play(cmdp, np.full((4, 2), 0.5), 40_000)
+    drawn = getattr(path, signal)
+    assert set(np.unique(drawn)) == {0.0, 1.0}
+    for s, a in np.ndindex(4, 2):
+        here = (path.obs == s) & (path.action == a)
+        p = (cmdp.r if signal == "reward" else cmdp.c)[s, a]
+        assert abs((drawn[here] - p).sum()) < 4.0 * np.sqrt(here.sum() * p * (1 - p))
+
+
+def test_actions_follow_the_policy():
+    cmdp = random_cmdp(np.random.default_rng(8), S=3, A=3)
+    policy = np.array([[0.7, 0.2, 0.1], [0.0, 0.5, 0.5], [0.0, 0.0, 1.0]])
+    path = play(cmdp, policy, 30_000)
+    for s, a in np.ndindex(3, 3):
+        here, p = path.obs == s, policy[s, a]
+        drawn = (path.action[here] == a).sum()
+        assert abs(drawn - p * here.sum()) <= 4.0 * np.sqrt(here.sum() * p * (1 - p))  # none at all where p is 0 or 1
+
+
+def test_what_has_probability_zero_is_never_drawn():
+    rng = np.random.default_rng(9)
+    cmdp = random_cmdp(rng, S=8, A=3, kind="sparse")
+    policy = np.where(rng.random((8, 3)) < 0.5, 0.0, 1.0) + np.eye(8, 3)
+    policy /= policy.sum(1, keepdims=True)
+    path = play(cmdp, policy, 20_000)
+    assert cmdp.P[path.obs, path.action, path.next_obs].min() > 0.0
+    assert policy[path.obs, path.action].min() > 0.0
+
+
+def test_rounding_never_draws_beyond_the_last_possible_outcome():
+    # Ten times .1 adds up to 1 − 1.1e-16 in floating point: the largest u < 1 is not below that sum.
+    policy, largest = np.append(np.full(10, 0.1), 0.0), np.nextafter(1.0, 0.0)
+    assert policy.cumsum()[-1] <= largest
+    assert draw(thresholds(policy), largest) == 9
+
+
+def test_a_draw_of_zero_passes_over_what_has_probability_zero():
+    assert draw(thresholds(np.array([0.0, 0.5, 0.5])), 0.0) == 1
+
+
+def test_large_sparse_world():
+    world = gridworld(np.random.default_rng(10), size=40)
+    policy = np.full((1600, 4), 0.25)
+    path = play(world.cmdp, policy, 1000, restarts=10)
+    assert (world.successors[path.obs] == path.next_obs[:, None]).any(1).all()
+    assert len(np.unique(path.obs)) > 100
+
+
+def test_compiled_sampler_knows_the_exact_return_and_cost():
+    cmdp = random_cmdp(np.random.default_rng(11))
+    policy = random_policy(np.random.default_rng(12), cmdp)
+    path, exact = play(cmdp, policy, 10), evaluate(cmdp, policy)
+    assert path.earned == pytest.approx(exact.reward, abs=1e-14)
+    assert path.paid == pytest.approx(exact.cost, abs=1e-14)
+
+
+# The Gymnasium collector alone.
+
+
+class Script(gym.Env[np.int64, np.int64]):
+    """Episodes of three steps with the rewards 1, 2, 3 and the costs 4, 5, 6, ten times as much in odd episodes."""
+
+    observation_space = gym.spaces.Discrete(4)
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, ending: str = "terminated", info: str = "cost") -> None:
+        self.ending, self.info, self.episode = ending, info, -1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.time, self.episode = 0, self.episode + 1
+        return np.int64(0), {}
+
+    def step(self, action: Any) -> Any:
+        self.time += 1
+        factor, over = (10.0 if self.episode % 2 else 1.0), self.time == 3
+        ends = (over and self.ending == "terminated", over and self.ending == "truncated")
+        return np.int64(self.time), factor * self.time, *ends, {self.info: factor * (self.time + 3)}
+
+
+@pytest.mark.parametrize("ending", ["terminated", "truncated"])
+def test_gym_collector_discounts_and_normalises_each_episode(ending):
+    # γ = .5, so (1−γ)γ^t is .5, .25, .125. Episode 0 earns .5 + .5 + .375 = 1.375 and pays 2 + 1.25 + .75 = 4; of
+    # episode 1, ten times as much, two steps are left: 5 + 5 = 10 and 20 + 12.5 = 32.5. The means are of two episodes.
+    episode = GymCollector(Script(ending), 5, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
+    assert episode.earned == pytest.approx((1.375 + 10) / 2, rel=1e-15)
+    assert episode.paid == pytest.approx((4 + 32.5) / 2, rel=1e-15)
+    np.testing.assert_array_equal(episode.reward, [1, 2, 3, 10, 20])
+    np.testing.assert_array_equal(episode.obs, [0, 1, 2, 0, 1])
+    np.testing.assert_array_equal(episode.next_obs, [1, 2, 3, 1, 2])
+
+
+def test_an_episode_that_ends_with_the_collection_is_not_followed_by_an_empty_one():
+    env = Script()
+    episode = GymCollector(env, 3, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
+    assert (episode.paid, env.episode) == (4.0, 0)
+
+
+def test_gym_collector_averages_what_act_reports():
+    class Counting(Player):
+        def act(self, state: Any, carry: Any, obs: Any, key: Any) -> Any:
+            return 0, carry, {"where": float(obs)}
+
+    episode = GymCollector(Script(), 5, 0.5).collect(Counting(), None, jr.key(0))
+    assert episode.extras == {"where": pytest.approx((0 + 1 + 2 + 0 + 1) / 5)}
+
+
+def test_missing_cost_is_refused():
+    with pytest.raises(InputError, match=r'info\["cost"\]'):
+        GymCollector(Script(info="costs"), 5, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
+
+
+# Algorithm 1 over either.
+
+
+def test_the_loop_over_either_collector_meets_the_same_data():
+    # κ is fixed and the data are the same, so every plan is; only the cost paid is exact in one and sampled in the other.
+    world = gridworld(np.random.default_rng(13), size=4, gamma=0.9)
+    cmdp, steps = world.cmdp, 300
+    agent = TabularCAP(told(world), Spec(0.2, cmdp.gamma), Fixed(0.0))
+    states, paid = [], []
+    for collector in (WorldCollector(cmdp, steps, 6), by_gym(world, steps, 6)):
+        episodes: list[Episode] = []
+        log = partial(lambda seen, number, episode, metrics: seen.append(episode), episodes)
+        states.append(run(agent, collector, episodes=4, key=jr.key(3), log=log))
+        paid.append([episode.paid for episode in episodes])
+    np.testing.assert_array_equal(states[0].model.counts, states[1].model.counts)
+    np.testing.assert_array_equal(states[0].policy, states[1].policy)
+    # A sampled episode's cost lies in [0, 1], so the mean of 4 × 6 of them has a standard deviation of at most .1.
+    assert np.mean(paid[1]) == pytest.approx(np.mean(paid[0]), abs=0.3)
+
+
+@pytest.mark.parametrize(("steps", "restarts"), [(7, 2), (3, 5), (10, 0)])
+def test_steps_that_cannot_be_divided_are_refused(steps, restarts):
+    with pytest.raises(InputError, match="multiple of restarts"):
+        WorldCollector(gridworld(np.random.default_rng(0), size=2).cmdp, steps, restarts)
+
+
+def test_rewards_that_are_no_probabilities_are_refused():
+    cmdp = gridworld(np.random.default_rng(0), size=2).cmdp
+    with pytest.raises(InputError, match="probabilities"):
+        WorldCollector(CMDP(cmdp.P, 5.0 * cmdp.r, cmdp.c, cmdp.mu0, 0.9), 10)

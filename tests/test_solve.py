@@ -1,0 +1,283 @@
+"""Is `solve` the optimum under the limit, by either method, on every kind of CMDP?"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import combinations, product
+
+import numpy as np
+import pytest
+from cmdps import KINDS, random_cmdp, thin
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capax.errors import InputError
+from capax.tabular import CMDP, Solution, evaluate, solve
+
+METHODS = ("highs", "lagrangian")
+
+
+def ends(cmdp: CMDP) -> tuple[float, float]:
+    """The least cost of any policy, and the cost of the best policy without a limit."""
+    return solve(cmdp, -math.inf).cost, solve(cmdp, math.inf).cost
+
+
+def between(cmdp: CMDP, share: float) -> float:
+    """A limit: the least cost at share 0, the unconstrained cost at share 1."""
+    least, free = ends(cmdp)
+    return least + share * (free - least)
+
+
+def assert_agree(cmdp: CMDP, limit: float, within: float) -> None:
+    """Both methods agree and keep the limit. Costs must agree where they are unique: active limit, or least cost."""
+    highs, lagrangian = (solve(cmdp, limit, method) for method in METHODS)
+    assert highs.status == lagrangian.status
+    if highs.status == "infeasible":
+        assert lagrangian.cost == pytest.approx(highs.cost, abs=within)
+        return
+    # where one unit of cost is worth λ units of reward, an error of the cost is one of λ times as much reward
+    assert lagrangian.reward == pytest.approx(highs.reward, abs=within * max(1.0, lagrangian.multiplier))
+    assert max(highs.cost, lagrangian.cost) <= limit + within
+    if min(highs.multiplier, lagrangian.multiplier) > 0.0:
+        assert lagrangian.cost == pytest.approx(highs.cost, abs=within)
+
+
+# The two methods against each other.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("gamma", "within"), [(0.0, 1e-9), (0.5, 1e-9), (0.9, 1e-9), (0.99, 1e-9), (0.999, 1e-6)])
+def test_methods_agree_on_random_cmdps(kind, gamma, within):
+    rng = np.random.default_rng(0)
+    for S, A in ((2, 2), (5, 3), (20, 4)):
+        cmdp = random_cmdp(rng, S, A, gamma, kind)
+        for share in (0.05, 0.5, 0.95):
+            assert_agree(cmdp, between(cmdp, share), within)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("digits", [0, 1])
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99])
+def test_methods_agree_on_ties(kind, digits, gamma):
+    rng = np.random.default_rng(1)
+    for S, A in ((3, 2), (12, 4)):
+        cmdp = random_cmdp(rng, S, A, gamma, kind, digits)
+        for share in (0.0, 0.3, 0.7, 1.0):
+            assert_agree(cmdp, between(cmdp, share), 1e-9)
+
+
+def test_probabilities_of_any_size_do_not_stop_highs():
+    # Dirichlet(.05) draws probabilities down to 1e-50, which LP solvers scale up or drop.
+    rng = np.random.default_rng(16)
+    for _ in range(150):
+        cmdp = random_cmdp(rng, S=10, A=3, gamma=0.5, kind="peaked")
+        assert_agree(cmdp, between(cmdp, 1.0), 1e-9)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 0.9, 0.99, 0.999])
+@pytest.mark.parametrize("digits", [0, 16])
+def test_one_policy_that_costs_exactly_the_limit_is_feasible(gamma, digits):
+    # The only policy there is pays the limit; rounding must not make it infeasible for one of the methods.
+    rng = np.random.default_rng(17)
+    for _ in range(100):
+        cmdp = random_cmdp(rng, S=3, A=1, gamma=gamma, kind="peaked", digits=digits)
+        assert_agree(cmdp, evaluate(cmdp, np.zeros(3, int)).cost, 1e-9 if gamma < 0.999 else 1e-6)
+
+
+@pytest.mark.parametrize(("S", "A"), [(1, 1), (1, 4), (5, 1)])
+@pytest.mark.parametrize("gamma", [0.0, 0.9])
+def test_methods_agree_with_one_state_or_one_action(S, A, gamma):
+    cmdp = random_cmdp(np.random.default_rng(2), S, A, gamma)
+    for limit in (-0.1, between(cmdp, 0.5), between(cmdp, 1.0) + 1e-6, 2.0):
+        assert_agree(cmdp, limit, 1e-9)
+
+
+@given(
+    seed=st.integers(0, 2**20),
+    S=st.integers(1, 8),
+    A=st.integers(1, 4),
+    gamma=st.sampled_from([0.0, 0.5, 0.9, 0.99]),
+    kind=st.sampled_from(KINDS),
+    digits=st.sampled_from([0, 1, 16]),
+    share=st.floats(-0.2, 1.2),
+    sparse=st.booleans(),
+)
+@settings(max_examples=400, deadline=None, derandomize=True)
+def test_methods_agree_whatever_the_cmdp(seed, S, A, gamma, kind, digits, share, sparse):
+    cmdp = random_cmdp(np.random.default_rng(seed), S, A, gamma, kind, digits)
+    limit = between(cmdp, share)
+    assert_agree(thin(cmdp) if sparse else cmdp, limit, 1e-9)
+
+
+# Oracles that share nothing with either method.
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_optimum_is_the_best_mixture_of_two_deterministic_policies(kind, method):
+    # With one constraint an optimal vertex of Eq. 2 mixes the occupancies of at most two deterministic policies.
+    cmdp = random_cmdp(np.random.default_rng(3), S=3, A=3, kind=kind)
+    vertices = [evaluate(cmdp, np.array(actions))[:2] for actions in product(range(3), repeat=3)]
+    for share in (0.1, 0.4, 0.8, 1.1):
+        limit = between(cmdp, share)
+        found = [reward for reward, cost in vertices if cost <= limit]
+        for (r1, c1), (r2, c2) in combinations(vertices, 2):
+            if min(c1, c2) < limit < max(c1, c2):
+                found.append(r1 + (r2 - r1) * (limit - c1) / (c2 - c1))
+        assert solve(cmdp, limit, method).reward == pytest.approx(max(found), abs=1e-11)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_mixture_by_hand(method):
+    # One state; a earns 1 and costs 1, b nothing: under the limit .3 the best policy plays a three times in ten.
+    cmdp = CMDP(np.ones((1, 2, 1)), np.array([[1.0, 0.0]]), np.array([[1.0, 0.0]]), np.ones(1), 0.9)
+    solution = solve(cmdp, 0.3, method)
+    np.testing.assert_allclose(solution.policy, [[0.3, 0.7]], rtol=1e-12)
+    assert solution.multiplier == pytest.approx(1.0, rel=1e-12)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_multiplier_is_the_slope_of_the_reward_by_the_limit(method):
+    cmdp = random_cmdp(np.random.default_rng(4))
+    limit, step = between(cmdp, 0.45), 1e-6
+    up, down = (solve(cmdp, limit + sign * step, method) for sign in (1, -1))
+    assert up.multiplier == pytest.approx(down.multiplier, rel=1e-9)  # not at a kink
+    slope = (up.reward - down.reward) / (2 * step)
+    assert solve(cmdp, limit, method).multiplier == pytest.approx(slope, rel=1e-6)
+
+
+# What is returned.
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("share", [-0.5, 0.0, 0.5, 1.5])
+def test_policy_is_a_distribution_and_its_numbers_are_exact(kind, share, method):
+    cmdp = random_cmdp(np.random.default_rng(5), S=8, kind=kind)
+    solution = solve(cmdp, between(cmdp, share), method)
+    assert solution.policy.min() >= 0.0
+    np.testing.assert_allclose(solution.policy.sum(1), 1.0, rtol=1e-14)
+    exact = evaluate(cmdp, solution.policy)
+    assert (solution.reward, solution.cost) == (exact.reward, exact.cost)
+    np.testing.assert_array_equal(solution.occupancy, exact.occupancy)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_infeasible_carries_the_least_cost_policy(kind, method):
+    cmdp = random_cmdp(np.random.default_rng(6), S=4, A=2, kind=kind)
+    least = min(evaluate(cmdp, np.array(actions)).cost for actions in product(range(2), repeat=4))
+    solution = solve(cmdp, least - 1e-3, method)
+    assert solution.status == "infeasible" and solution.multiplier == math.inf
+    assert solution.cost == pytest.approx(least, abs=1e-11)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("gamma", [0.0, 0.9, 0.99])
+def test_limit_of_exactly_the_least_cost_is_feasible(kind, gamma, method):
+    cmdp = random_cmdp(np.random.default_rng(7), S=8, gamma=gamma, kind=kind)
+    least, _ = ends(cmdp)
+    solution = solve(cmdp, least, method)
+    assert solution.status == "optimal"
+    assert solution.cost == pytest.approx(least, abs=1e-9)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("above", [0.0, 1e-3, math.inf])
+def test_slack_limit_gives_the_unconstrained_optimum_at_no_price(above, method):
+    # Value iteration is the oracle: V ← max_a r + γPV, 2000 sweeps at γ = .9 leave .9^2000 < 1e-91.
+    cmdp = random_cmdp(np.random.default_rng(8))
+    V = np.zeros(cmdp.S)
+    for _ in range(2000):
+        V = (cmdp.r + cmdp.gamma * cmdp.P @ V).max(1)
+    solution = solve(cmdp, ends(cmdp)[1] + above, method)
+    assert solution.status == "optimal"
+    assert solution.reward == pytest.approx((1 - cmdp.gamma) * cmdp.mu0 @ V, abs=1e-11)
+    if above:
+        assert solution.multiplier == pytest.approx(0.0, abs=1e-12)
+
+
+def test_negative_rewards_and_costs_are_fine():
+    rng = np.random.default_rng(9)
+    cmdp = random_cmdp(rng)
+    cmdp = replace(cmdp, r=cmdp.r - 0.7, c=5.0 * (cmdp.c - 0.5))
+    assert_agree(cmdp, between(cmdp, 0.4), 1e-9)
+
+
+def test_shifting_the_reward_shifts_the_optimum():
+    # Σρ = 1, so r + b earns b more under every policy.
+    cmdp = random_cmdp(np.random.default_rng(10))
+    limit = between(cmdp, 0.5)
+    shifted = solve(replace(cmdp, r=cmdp.r + 3.0), limit)
+    assert shifted.reward == pytest.approx(solve(cmdp, limit).reward + 3.0, abs=1e-11)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("share", [-0.5, 0.5, 1.5])
+def test_sparse_transitions_give_the_dense_optimum(share, method):
+    cmdp = random_cmdp(np.random.default_rng(11), S=30, A=4, gamma=0.99, kind="sparse")
+    limit = between(cmdp, share)
+    dense, sparse = solve(cmdp, limit, method), solve(thin(cmdp), limit, method)
+    assert sparse.status == dense.status
+    np.testing.assert_allclose([sparse.reward, sparse.cost], [dense.reward, dense.cost], atol=1e-10)
+
+
+def test_auto_is_one_of_the_two():
+    cmdp = random_cmdp(np.random.default_rng(12))
+    limit = between(cmdp, 0.5)
+    assert solve(cmdp, limit).reward in [solve(cmdp, limit, method).reward for method in METHODS]
+
+
+# Warm starts.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_warm_start_finds_the_optimum_that_a_cold_one_finds(kind):
+    # A sequence as an agent meets it: P moves a little, the limit moves across feasible and infeasible.
+    rng = np.random.default_rng(13)
+    cmdp = random_cmdp(rng, S=12, A=4, gamma=0.95, kind=kind)
+    warm: Solution | None = None
+    seen = set()
+    for _ in range(25):
+        step = random_cmdp(rng, S=12, A=4, kind=kind)
+        cmdp = replace(cmdp, P=0.9 * cmdp.P + 0.1 * step.P, c=0.9 * cmdp.c + 0.1 * step.c)
+        limit = between(cmdp, float(rng.uniform(-0.3, 1.3)))
+        cold, warm = solve(cmdp, limit), solve(cmdp, limit, warm=warm)
+        seen.add(cold.status)
+        assert warm.status == cold.status
+        assert warm.cost == pytest.approx(cold.cost, abs=1e-10)
+        if cold.status == "optimal":
+            assert warm.reward == pytest.approx(cold.reward, abs=1e-10)
+    assert seen == {"optimal", "infeasible"}
+
+
+def test_a_misleading_warm_start_does_no_harm():
+    rng = np.random.default_rng(14)
+    cmdp, other = random_cmdp(rng), random_cmdp(rng, kind="chain")
+    limit = between(cmdp, 0.5)
+    misleading = solve(other, between(other, 0.2))
+    for multiplier in (1e-12, 1e-3, 1e6, math.nan, math.inf):
+        warm = solve(cmdp, limit, warm=misleading._replace(multiplier=multiplier))
+        assert warm.reward == pytest.approx(solve(cmdp, limit).reward, abs=1e-11)
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("limit", [math.nan, "a lot", None, [0.1, 0.2]])
+def test_limit_must_be_a_number(limit):
+    with pytest.raises(InputError, match="limit"):
+        solve(random_cmdp(np.random.default_rng(15)), limit)
+
+
+def test_unknown_method_is_refused_with_the_known_ones():
+    with pytest.raises(InputError, match=r"'simplex'.*auto, lagrangian, highs"):
+        solve(random_cmdp(np.random.default_rng(15)), 0.5, "simplex")
+
+
+def test_warm_start_of_another_shape_is_refused():
+    rng = np.random.default_rng(15)
+    with pytest.raises(InputError, match="warm"):
+        solve(random_cmdp(rng, S=4), 0.5, warm=solve(random_cmdp(rng, S=5), 0.5))
