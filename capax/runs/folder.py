@@ -1,0 +1,45 @@
+"""How are results put into a folder without losing what is already there?"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from capax.errors import InputError
+
+
+def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
+    """Make the folder and see that the files `names` can be written; refuse if one is there, unless `force`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".capax-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise InputError(f"--out {folder} cannot be written ({error.strerror}): choose a folder that can.") from None
+    folders = [name for name in names if (folder / name).is_dir()]
+    if folders:
+        raise InputError(f"--out {folder} holds a folder named {folders[0]}: choose another folder.")
+    there = [name for name in names if (folder / name).exists()]
+    if there and not force:
+        raise InputError(f"--out {folder} already holds {', '.join(there)}: choose another folder, or add --force.")
+
+
+def write(path: Path, data: bytes | str) -> None:
+    """Write a file that appears whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    os.replace(temporary, path)
+
+
+def to_jsonl(rows: Iterable[dict[str, Any]]) -> str:
+    """One JSON object per line; numbers keep all their digits, and what is not finite is an error."""
+    return "".join(json.dumps(row, allow_nan=False) + "\n" for row in rows)
+
+
+def to_json(value: Any) -> str:
+    """Indented JSON, ended by a newline."""
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
