@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from capax.errors import InputError
-from capax.tabular import CMDP, CountModel, gridworld, neighbour_prior, self_loop_prior, uniform_prior
+from capax.tabular import CMDP, CountModel, gridworld, neighbour_prior, pooled_prior, self_loop_prior, uniform_prior
 from capax.tabular.cmdp import DENSE_STATES
 
 CORNER = np.array([[0, 2, 0, 1], [1, 3, 0, 1], [0, 2, 2, 3], [1, 3, 2, 3]])
@@ -152,3 +152,33 @@ def test_a_transition_outside_the_world_is_refused(at):
     s, a, s_next = (np.array([index]) for index in at)
     with pytest.raises(InputError, match="give indices from 0"):
         CountModel.init(uniform_prior(3, 2)).fit(s, a, s_next)
+
+
+def test_pooled_prior_spreads_each_pair_as_the_action_turned_out_elsewhere():
+    # On a 3×3 torus every cell has four distinct successors. Action 0 (up) is seen 6 times: 5 go up, 1 goes left;
+    # with ½ per direction the shares of up, down, left, right are 5.5/8, .5/8, 1.5/8, .5/8. Mass is 4 × ½ = 2.
+    world = gridworld(np.random.default_rng(0), size=3, slip="torus")
+    to = world.successors
+    s = np.array([0, 1, 2, 3, 4, 5])
+    went = np.array([to[0, 0], to[1, 0], to[2, 0], to[3, 0], to[4, 0], to[5, 2]])
+    model = CountModel.init(neighbour_prior(to, 4, 0.5)).fit(s, np.zeros(6, int), went)
+    prior = pooled_prior(model, to)
+    for cell in (0, 8):  # a cell that was visited, and one that was not
+        assert prior[cell, 0, to[cell]] == pytest.approx(2 * np.array([5.5, 0.5, 1.5, 0.5]) / 8, abs=1e-15)
+    assert prior[4, 1, to[4]] == pytest.approx(np.full(4, 0.5), abs=1e-15)  # action 1 was never tried
+    assert prior.sum(-1) == pytest.approx(np.full((9, 4), 2.0), abs=1e-14)
+
+
+def test_pooled_prior_leaves_out_cells_that_do_not_tell_the_direction():
+    # In the upper left corner up and left both stay: staying there says nothing of either.
+    world = gridworld(np.random.default_rng(0), size=3)
+    corner = CountModel.init(neighbour_prior(world.successors, 4)).fit(
+        np.zeros(9, int), np.zeros(9, int), np.zeros(9, int)
+    )
+    assert pooled_prior(corner, world.successors)[4, 0, world.successors[4]] == pytest.approx(np.ones(4), abs=1e-15)
+
+
+def test_pooled_prior_refuses_sparse_counts():
+    world = gridworld(np.random.default_rng(0), size=11)
+    with pytest.raises(InputError, match="dense"):
+        pooled_prior(CountModel.init(neighbour_prior(world.successors, 4), 4), world.successors)

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from capax.agents.tabular import Known, fit, sample_action, uniform_policy
 from capax.tabular.cmdp import CMDP, with_transitions
-from capax.tabular.counts import CountModel
+from capax.tabular.counts import CountModel, pooled_prior
 from capax.tabular.lp import Solution, solve
 from capax.tabular.margin import believe, best_within, bonus, judge, safest
 from capax.types import Episode, Key, Metrics, Spec
@@ -35,6 +35,8 @@ class Calibrated:
 
     known: Known
     spec: Spec
+    successors: Int[Array, "S K"] | None = None
+    """The cell that each direction leads to; if given, the prior takes its shape from how actions turn out elsewhere."""
     z_first: float = 10.0
     """Standard errors of margin at the first policy, when the model is least to be trusted."""
     z_last: float = 4.0
@@ -65,6 +67,8 @@ class Calibrated:
         """Count, correct the prediction by what was paid, then search the best policy within the margin."""
         known, number = self.known, len(state.executed)
         model = fit(state.model, episodes)
+        if self.successors is not None:
+            model = model._replace(prior=pooled_prior(model, self.successors))
         cmdp = with_transitions(self.blank, model.P)
         belief = believe(cmdp, model.n, state.executed)
         z = self.z_first + (self.z_last - self.z_first) * min(1.0, number / self.z_fall)

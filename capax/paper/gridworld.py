@@ -193,7 +193,7 @@ def make_agent(world: World, method: str, iterations: int) -> tuple[Agent[Any], 
     each = JEFFREYS if method == "calibrated" else 1.0
     known = Known(cmdp.r, cmdp.c, cmdp.mu0, neighbour_prior(world.successors, cmdp.A, each))
     if method == "calibrated":
-        return Calibrated(known, spec, explore_fall=iterations), RESTARTS
+        return Calibrated(known, spec, world.successors, explore_fall=iterations), RESTARTS
     kappa = label(method).kappa
     return TabularCAP(known, spec, PI() if kappa == "adaptive" else Fixed(float(kappa or 0.0))), 1
 

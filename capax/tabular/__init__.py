@@ -1,7 +1,7 @@
 """Finite constrained MDPs: exact evaluation, exact optimum, learned models and bounds."""
 
 from capax.tabular.cmdp import CMDP, Evaluation, evaluate, penalised, values
-from capax.tabular.counts import CountModel, neighbour_prior, self_loop_prior, uniform_prior
+from capax.tabular.counts import CountModel, neighbour_prior, pooled_prior, self_loop_prior, uniform_prior
 from capax.tabular.gridworld import World, gridworld
 from capax.tabular.lp import Solution, solve
 
@@ -15,6 +15,7 @@ __all__ = [
     "gridworld",
     "neighbour_prior",
     "penalised",
+    "pooled_prior",
     "self_loop_prior",
     "solve",
     "uniform_prior",

@@ -51,15 +51,14 @@ class CountModel(NamedTuple):
         """The model with these transitions added."""
         S = self.prior.shape[-1]
         for name, index, size in (("s", s, S), ("a", a, self.actions), ("s_next", s_next, S)):
-            if len(index) and not 0 <= index.min() <= index.max() < size:
+            if index.astype(np.uint64).max(initial=0) >= size:  # a negative number becomes a huge one
                 raise InputError(f"{name} holds {index.min()} to {index.max()}: give indices from 0 to {size - 1}.")
         if sp.issparse(self.prior):
             seen = sp.csr_array((np.ones(len(s)), (s * self.actions + a, s_next)), shape=self.prior.shape)
             return self._replace(counts=self.counts + seen)
-        flat = (s * self.actions + a) * S + s_next
-        return self._replace(
-            counts=self.counts + np.bincount(flat, minlength=self.prior.size).reshape(self.prior.shape)
-        )
+        counts = self.counts.copy()
+        np.add.at(counts, (s, a, s_next), 1.0)
+        return self._replace(counts=counts)
 
     @property
     def n(self) -> Float[Array, "S A"]:
@@ -91,6 +90,25 @@ def neighbour_prior(successors: Int[Array, "S K"], actions: int, each: float = 1
     rows = np.repeat(np.arange(S * actions), K)
     prior = sp.csr_array(sp.coo_array((np.full(rows.size, each), (rows, cells.ravel())), shape=(S * actions, S)))
     return prior.toarray().reshape(S, actions, S) if S <= DENSE_STATES else prior
+
+
+def pooled_prior(model: CountModel, successors: Int[Array, "S K"]) -> Float[Array, "S A S"]:
+    """A prior of the same mass in each pair, spread over the K directions as the same action turned out in all cells.
+
+    Only the shape of the prior is shared: a pair's own counts outweigh it as soon as there are more than its mass. Cells
+    where two directions lead to the same place do not tell which one it was, and are left out of the sum.
+    """
+    if sp.issparse(model.prior):
+        raise InputError("a pooled prior needs dense counts: use it for worlds of up to a few hundred states.")
+    (S, K), A = successors.shape, model.actions
+    telling = (np.diff(np.sort(successors, axis=1), axis=1) > 0).all(1)
+    by_direction = np.take_along_axis(model.counts, np.broadcast_to(successors[:, None, :], (S, A, K)), axis=2)
+    total = by_direction[telling].sum(0) + 0.5  # [A, K], Jeffreys' prior for each action
+    share = total / total.sum(1, keepdims=True)
+    prior, s, a = np.zeros(model.prior.shape), np.arange(S)[:, None], np.arange(A)[None, :]
+    for direction in range(K):
+        prior[s, a, successors[:, direction, None]] += model.mass * share[:, direction]
+    return prior
 
 
 def uniform_prior(states: int, actions: int, mass: float = 1.0) -> Float[Array, "S A S"]:

@@ -9,6 +9,7 @@ proves both optimal there. Then the mixture of their occupancies that pays exact
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,10 @@ class Vertex(NamedTuple):
     """Sum of the reward values of all states."""
     total_cost: float
     """Sum of the cost values of all states."""
+    most_reward: float
+    """Largest |r| of the CMDP, which bounds |q_reward|."""
+    most_cost: float
+    """Largest |c| of the CMDP, which bounds |q_cost|."""
     q_reward: Float[Array, "S A"]
     q_cost: Float[Array, "S A"]
     visits: Callable[[], Float[Array, " S"]]
@@ -54,11 +59,11 @@ def optimum(cmdp: CMDP, limit: float, warm: tuple[float, Int[Array, " S"]] | Non
     """Solve  max Σρr  s.t.  Σρc ≤ limit  (Eq. 2). `warm` is the multiplier and the actions of a similar problem."""
     vertex = _vertices(cmdp)
     slack = limit + NOISE * max(1.0, float(np.abs(cmdp.c).max()))
-    low, high = None, None
+    low, high, start = None, None, cmdp.r.argmax(1)
     if warm is not None:
-        low, high = _bracket(vertex, slack, *warm)
+        multiplier, start = warm
+        low, high = _bracket(vertex, slack, multiplier, start)
     if high is None:
-        start = low.actions if low is not None else cmdp.r.argmax(1)
         best = _improve(vertex, vertex(start) if low is None else low, 0.0)
         if best.cost <= slack:
             return Optimum(best, best, 1.0, 0.0, True)
@@ -74,7 +79,7 @@ def optimum(cmdp: CMDP, limit: float, warm: tuple[float, Int[Array, " S"]] | Non
         gain = (new.reward - slope * new.cost) - max(v.reward - slope * v.cost for v in (low, high))
         if new.cost <= slack and slope == 0.0:
             return Optimum(new, new, 1.0, 0.0, True)
-        if gain <= NOISE * _scale(new, slope):
+        if gain <= NOISE * (new.most_reward + slope * new.most_cost):
             weight = min(1.0, max(0.0, (high.cost - limit) / (high.cost - low.cost)))
             return Optimum(low, high, weight, slope, True)
         low, high = (new, high) if new.cost <= slack else (low, new)
@@ -105,12 +110,11 @@ def _improve(vertex: Callable[[Array], Vertex], start: Vertex, multiplier: float
     """Policy iteration for  r − λc  (for −c when λ is infinite), from `start`."""
     on_reward, on_cost = (0.0, 1.0) if multiplier == np.inf else (1.0, multiplier)
     here, worth = start, on_reward * start.total_reward - on_cost * start.total_cost
-    states = np.arange(len(start.actions))
+    states, noise = np.arange(len(start.actions)), NOISE * (on_reward * start.most_reward + on_cost * start.most_cost)
     while True:
         q = here.q_reward * on_reward - on_cost * here.q_cost
         best = q.argmax(1)
         gain = q[states, best] - q[states, here.actions]
-        noise = NOISE * max(1e-300, float(q.max()), -float(q.min()))
         if gain.max() <= noise:
             return here
         new = vertex(np.where(gain > noise, best, here.actions))
@@ -121,15 +125,12 @@ def _improve(vertex: Callable[[Array], Vertex], start: Vertex, multiplier: float
         here, worth = new, new_worth
 
 
-def _scale(vertex: Vertex, multiplier: float) -> float:
-    return max(1e-300, float(np.abs(vertex.q_reward).max() + multiplier * np.abs(vertex.q_cost).max()))
-
-
 def _vertices(cmdp: CMDP) -> Callable[[Array], Vertex]:
     """The function that evaluates a deterministic policy: one LU factorisation, dense or sparse as P is."""
     S, A, gamma = cmdp.S, cmdp.A, cmdp.gamma
     rows, first, start = cmdp.rows, np.arange(S) * A, (1.0 - gamma) * cmdp.mu0
     signals = (1.0 - gamma) * np.stack([cmdp.r.ravel(), cmdp.c.ravel()], axis=1)  # [S*A, 2]
+    most = float(np.abs(cmdp.r).max()), float(np.abs(cmdp.c).max())
     identity = sp.eye_array(S, format="csr") if sp.issparse(rows) else None
 
     def vertex(actions: Int[Array, " S"]) -> Vertex:
@@ -146,6 +147,7 @@ def _vertices(cmdp: CMDP) -> Callable[[Array], Vertex]:
         reward, cost = (cmdp.mu0 @ v).tolist()
         total_reward, total_cost = v.sum(0).tolist()
         q_reward, q_cost = q[:, 0].reshape(S, A), q[:, 1].reshape(S, A)
-        return Vertex(actions, reward, cost, total_reward, total_cost, q_reward, q_cost, lambda: solver(start, True))
+        visits = partial(solver, start, True)
+        return Vertex(actions, reward, cost, total_reward, total_cost, *most, q_reward, q_cost, visits)
 
     return vertex

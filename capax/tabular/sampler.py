@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -56,27 +56,25 @@ def action_uniform(key: Key) -> Any:
     return jr.uniform(key, dtype=jnp.float32)
 
 
-@jax.jit
-def _walk(t: Table, policy: Any, key: Key, u: Any) -> Any:
-    """States, actions, rewards, costs and next states `[5, R*L]` of R episodes of L steps.
+@partial(jax.jit, static_argnames="steps")
+def _draws(key: Key, *, steps: int) -> tuple[Any, Any]:
+    """The seed of the environment, and the uniform numbers that choose the actions `[T]`, as a step-by-step collector."""
+    seed, k_act = split(key)
+    return seed, jax.vmap(lambda number: action_uniform(jr.fold_in(k_act, number)))(jnp.arange(steps))
 
-    `u [R, 1 + 3L]` are the uniform numbers in the order in which the env draws them: one at a reset, three at a step.
-    """
-    restarts, length = u.shape[0], (u.shape[1] - 1) // DRAWS
-    number = jnp.arange(restarts * length)
-    u_action = jax.vmap(lambda i: action_uniform(jr.fold_in(key, i)))(number)
-    u_step = u[:, 1:].reshape(-1, DRAWS)
-    start = jnp.repeat(jax.vmap(lambda x: draw(t.start, x))(u[:, 0]), length)
+
+@jax.jit
+def _walk(t: Table, policy: Any, u_action: Any, u_next: Any, first: Any) -> Any:
+    """States, actions and next states `[3, T]`; `policy` holds thresholds, `first [T]` a state where an episode begins."""
 
     def one(s: Any, at: tuple[Any, ...]) -> tuple[Any, Any]:
-        begins, start, u_a, u_next = at
-        s = jnp.where(begins, start, s)
+        first, u_a, u_s = at
+        s = jnp.where(first >= 0, first, s)
         a = draw(policy[s], u_a)
-        s_next = t.successors[s, a, draw(t.thresholds[s, a], u_next)]
+        s_next = t.successors[s, a, draw(t.thresholds[s, a], u_s)]
         return s_next, (s, a, s_next)
 
-    _, (s, a, s_next) = jax.lax.scan(one, start[0], (number % length == 0, start, u_action, u_step[:, 0]))
-    return jnp.stack([s, a, u_step[:, 1] < t.r[s, a], u_step[:, 2] < t.c[s, a], s_next])  # one array: one transfer
+    return jnp.stack(jax.lax.scan(one, first[0], (first, u_action, u_next))[1])
 
 
 @dataclass(frozen=True)
@@ -103,17 +101,25 @@ class WorldCollector:
 
     @cached_property
     def table(self) -> Table:
+        return table(self.cmdp)
+
+    @cached_property
+    def _on_device(self) -> Table:
         with jax.enable_x64(True):
-            return jax.tree.map(jnp.asarray, table(self.cmdp))
+            return jax.tree.map(jnp.asarray, self.table)
 
     def collect(self, agent: Agent[Any], state: Any, key: Key) -> Episode:
         """Act out the policy that `agent.begin` returns."""
         policy = agent.begin(state)
-        seed, k_act = split(key)
-        length = self.steps // self.restarts
-        u = seeding.np_random(int(seed))[0].random((self.restarts, 1 + DRAWS * length))
+        seed, u_action = _draws(key, steps=self.steps)
+        # in the order in which an env draws them: one number at a reset, three at a step
+        u = seeding.np_random(int(seed))[0].random((self.restarts, 1 + DRAWS * (self.steps // self.restarts)))
+        u_step = u[:, 1:].reshape(-1, DRAWS)
+        first = np.full(self.steps, -1)
+        first[:: self.steps // self.restarts] = draw(self.table.start, u[:, :1])
         with jax.enable_x64(True):
-            s, a, reward, cost, s_next = np.asarray(_walk(self.table, thresholds(policy), k_act, u))
+            s, a, s_next = np.asarray(_walk(self._on_device, thresholds(policy), u_action, u_step[:, 0], first))
+        reward, cost = (u_step[:, 1] < self.cmdp.r[s, a]) * 1.0, (u_step[:, 2] < self.cmdp.c[s, a]) * 1.0
         rho = occupancy(self.cmdp, policy)
         earned, paid = float((rho * self.cmdp.r).sum()), float((rho * self.cmdp.c).sum())
-        return Episode(s, a, reward.astype(float), cost.astype(float), s_next, earned, paid, {})
+        return Episode(s, a, reward, cost, s_next, earned, paid, {})
