@@ -1,0 +1,105 @@
+"""What do the parts of the gridworld experiment contribute?
+
+    python benchmarks/gridworld_study.py alpha|prior|uneven [WORLDS] [SEED] [JOBS]
+
+`alpha`: violations of the paper's PI rule for several gains. `prior`: the calibrated agent with a flat prior instead of a pooled
+one. `uneven`: the calibrated agent in worlds where each cell slips by a probability, and in directions, of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing import get_context
+from typing import Any
+
+import jax.random as jr
+import numpy as np
+
+from capax.kappa import PI
+from capax.loop import run
+from capax.paper.gridworld import LIMIT, RESTARTS, ROUNDING, Settings, make_agent
+from capax.tabular import CMDP, World, gridworld, solve
+from capax.tabular.gridworld import SLIPS
+from capax.tabular.sampler import WorldCollector
+from capax.threads import one_blas_thread
+from capax.types import Agent
+
+ITERATIONS = 30
+
+
+def alpha_study(gain: float, world: World) -> tuple[Agent[Any], int]:
+    """The paper's agent with another gain of the PI rule."""
+    agent, restarts = make_agent(world, "adaptive", ITERATIONS)
+    return replace(agent, rule=PI(alpha=gain)), restarts
+
+
+def flat_prior(world: World) -> tuple[Agent[Any], int]:
+    """The calibrated agent without the pooled shape of its prior."""
+    agent, _ = make_agent(world, "calibrated", ITERATIONS)
+    return replace(agent, successors=None), RESTARTS
+
+
+def calibrated(world: World) -> tuple[Agent[Any], int]:
+    """The calibrated agent as it is."""
+    return make_agent(world, "calibrated", ITERATIONS)
+
+
+def uneven(rng: np.random.Generator, world: World) -> World:
+    """The same world, but each cell slips with a probability ~ U(0, .6), and each pair in its own Dirichlet(½) directions."""
+    S, A = world.cmdp.r.shape
+    P = np.zeros((S, A, S))
+    for s in range(S):
+        slip = rng.uniform(0, 0.6)
+        for a in range(A):
+            directions = (1 - slip) * np.eye(A)[a] + slip * rng.dirichlet(np.full(A, 0.5))
+            np.add.at(P[s, a], world.successors[s], directions)
+    cmdp = world.cmdp
+    return world._replace(cmdp=CMDP(P, cmdp.r, cmdp.c, cmdp.mu0, cmdp.gamma))
+
+
+def one(make: Any, slip: str, seed: int, number: int) -> tuple[float, float, list[float]]:
+    """The oracle's return, the last policy's return and the costs of all policies, in one world."""
+    rng = np.random.default_rng([seed, number])
+    world = gridworld(rng, slip="any" if slip == "uneven" else slip)
+    if slip == "uneven":
+        world = uneven(rng, world)
+    earned, paid = [], []
+    with one_blas_thread():
+        best = solve(world.cmdp, LIMIT).reward
+        agent, restarts = make(world)
+        collector = WorldCollector(world.cmdp, Settings.samples, restarts)
+        key = jr.fold_in(jr.key(seed), number)
+
+        def log(_: int, episode: Any, __: Any) -> None:
+            earned.append(episode.earned)
+            paid.append(episode.paid)
+
+        run(agent, collector, episodes=ITERATIONS + 1, key=key, log=log)
+    return best, earned[-1], paid
+
+
+def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
+    """Run a study and print a line of JSON per variant."""
+    variants: list[tuple[dict[str, Any], Any, str]] = {
+        "alpha": [({"alpha": a}, partial(alpha_study, a), "any") for a in (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)],
+        "prior": [({"prior": "flat"}, flat_prior, slip) for slip in SLIPS],
+        "uneven": [({"prior": "pooled"}, calibrated, "uneven")],
+    }[study]
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        for named, make, slip in variants:
+            results = list(pool.map(partial(one, make, slip, seed), range(worlds)))
+            violations = np.array([[cost > LIMIT + ROUNDING for cost in costs] for _, _, costs in results])
+            share = sum(last for _, last, _ in results) / sum(best for best, _, _ in results)
+            row = {**named, "slip": slip, "seed": seed, "worlds": worlds, "oracle_share": round(share, 4)}
+            row |= {"first_violations": int(violations[:, 0].sum()), "later_violations": int(violations[:, 1:].sum())}
+            row |= {"violations_mean": float(violations.sum(1).mean()), "violations_sd": float(violations.sum(1).std())}
+            largest = max(cost for _, _, costs in results for cost in costs)
+            print(json.dumps({**row, "largest_cost": round(largest, 4)}), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], *map(int, sys.argv[2:]))
