@@ -45,3 +45,9 @@ def told(world: World, each: float = 1.0) -> Known:
     """What an agent is told of a world."""
     cmdp = world.cmdp
     return Known(cmdp.r, cmdp.c, cmdp.mu0, neighbour_prior(world.successors, cmdp.A, each))
+
+
+def doors(p: float, gamma: float = 0.9) -> CMDP:
+    """From the start, state 0, to a free trap (1) with 1 − p, or to one that costs 1 a step for ever (2) with p."""
+    P = np.array([[[0, 1 - p, p]], [[0, 1, 0]], [[0, 0, 1]]], float)
+    return CMDP(P=P, r=np.zeros((3, 1)), c=np.array([[0.0], [0.0], [1.0]]), mu0=np.array([1.0, 0, 0]), gamma=gamma)
