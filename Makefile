@@ -22,8 +22,10 @@ bench: .venv/dev.stamp
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
+# where venv comes without pip (Debian without python3-venv), python3's own pip fills it
 .venv/bin/python:
-	$(PYTHON) -m venv .venv
+	$(PYTHON) -m venv .venv || { rm -rf .venv; $(PYTHON) -m venv --without-pip .venv \
+	  && $(PYTHON) -m pip --python .venv/bin/python install --quiet pip; } || { rm -rf .venv; exit 1; }
 
 .venv/run.stamp: pyproject.toml constraints.txt | .venv/bin/python
 	$(PIP) -e .

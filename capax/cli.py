@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
+import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tyro
 from rich.console import Console
@@ -48,15 +50,17 @@ def run_gridworld(command: Gridworld) -> None:
     table = experiment.table(rows)
     if command.out is not None:
         world = experiment.describe(settings, results[0])
-        contents: dict[str, Any] = {
-            "episodes.jsonl": folder.to_jsonl(rows),
-            "table.json": folder.to_json(table),
-            "world.json": folder.to_json(world),
-            "figure.png": report.curves(rows),
-            "world.png": report.world_picture(world),
+        made: dict[str, Callable[[], str | bytes]] = {
+            "episodes.jsonl": lambda: folder.to_jsonl(rows),
+            "table.json": lambda: folder.to_json(table),
+            "world.json": lambda: folder.to_json(world),
+            "figure.png": lambda: report.curves(
+                rows, f"{settings.worlds} worlds of seed {settings.seed}, slip {settings.slip}"
+            ),
+            "world.png": lambda: report.world_picture(world),
         }
-        for name in FILES:
-            folder.write(command.out / name, contents[name])
+        for name in FILES:  # one after the other: should a picture fail, the rows are there
+            folder.write(command.out / name, made[name]())
     if command.json:
         sys.stdout.write(folder.to_json(table))
         return
@@ -82,6 +86,9 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `capax`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters shows ? for κ
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     if arguments == ["--version"]:
         print(f"capax {__version__}")
@@ -89,9 +96,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         command = tyro.extras.subcommand_cli_from_dict({"gridworld": Gridworld}, prog="capax", args=arguments)
         run_gridworld(command)
+        sys.stdout.flush()
     except InputError as error:
         print(f"capax: {error}", file=sys.stderr)
         sys.exit(2)
+    except BrokenPipeError:  # whoever read the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        print(f"capax: {error.filename or 'the output'} could not be written ({error.strerror}).", file=sys.stderr)
+        sys.exit(3)
     except KeyboardInterrupt:
         print("capax: interrupted.", file=sys.stderr)
         sys.exit(130)

@@ -8,8 +8,10 @@ from typing import Any
 
 import gymnasium as gym
 import jax
+import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
+from numpy import ndarray as Array
 
 from capax.errors import InputError
 from capax.types import Agent, Episode, Key
@@ -29,30 +31,47 @@ class GymCollector:
         """Act with the agent, step by step."""
         seed, k_act = split(key)
         obs, _ = self.env.reset(seed=int(seed))
-        carry, weight, episodes = agent.begin(state), 1.0 - self.gamma, 1
+        carry, length = agent.begin(state), 0
         seen: list[tuple[Any, ...]] = []
         sums: defaultdict[str, float] = defaultdict(float)
-        earned = paid = 0.0
+        ended: list[int] = []
         for number in range(self.steps):
             action, carry, extras = agent.act(state, carry, obs, jr.fold_in(k_act, number))
             next_obs, reward, terminated, truncated, info = self.env.step(action)
-            if "cost" not in info:
-                raise InputError(f'{self.env} gives no info["cost"]: put the cost of each step there.')
+            if not np.isfinite(info.get("cost", np.nan)) or not np.isfinite(float(reward)):
+                raise InputError(
+                    f'{self.env} gives no number as info["cost"] or as reward: put one there in each step.'
+                )
             seen.append((obs, action, reward, info["cost"], next_obs))
             for name, value in extras.items():
                 sums[name] += value
-            earned, paid = earned + weight * float(reward), paid + weight * info["cost"]
-            obs, weight = next_obs, weight * self.gamma
-            if (terminated or truncated) and number + 1 < self.steps:
-                obs, _ = self.env.reset()
-                carry, weight, episodes = agent.begin(state), 1.0 - self.gamma, episodes + 1
+            obs, length = next_obs, length + 1
+            if terminated or truncated:
+                ended.append(length)
+                length = 0
+                if number + 1 < self.steps:
+                    obs, _ = self.env.reset()
+                    carry = agent.begin(state)
         obs, action, reward, cost, next_obs = (np.asarray(column) for column in zip(*seen, strict=True))
         means = {name: total / len(seen) for name, total in sums.items()}
-        return Episode(obs, action, reward, cost, next_obs, earned / episodes, paid / episodes, means)
+        earned, paid = (_discounted(signal, ended, self.gamma) for signal in (reward, cost))
+        return Episode(obs, action, reward, cost, next_obs, earned, paid, means)
+
+
+def _discounted(signal: Array, ended: list[int], gamma: float) -> float:
+    """The mean over episodes, of the lengths `ended`, of (1−γ) Σ γ^t x_t.
+
+    An episode that was cut off is left out; if there is no other, it is taken for as much of one as it is.
+    """
+    weights = (1.0 - gamma) * gamma ** np.arange(len(signal))
+    if not ended:
+        return float(weights @ signal) / float(weights.sum())
+    parts = np.split(signal[: sum(ended)], np.cumsum(ended)[:-1])
+    return float(np.mean([weights[: len(part)] @ part for part in parts]))
 
 
 @jax.jit
 def split(key: Key) -> tuple[Any, Key]:
     """The environment's seed and the actions' key of one collection: the one place where streams part."""
     k_env, k_act = jr.split(key)
-    return jr.bits(k_env) >> 1, k_act
+    return jr.bits(k_env, dtype=jnp.uint32) >> 1, k_act

@@ -6,6 +6,7 @@ field `kappa`. κ is never below 0.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -81,6 +82,8 @@ class PI:
         return Kappa(self.start)
 
     def update(self, state: Kappa, feedback: Feedback) -> Kappa:
+        if math.isnan(feedback.paid):  # max(0, NaN) would be 0, the least careful κ of all
+            raise InputError("the paid cost is not a number (NaN): see what the environment puts into info['cost'].")
         return Kappa(max(0.0, state.kappa + self.alpha * (feedback.paid - feedback.limit)))
 
     def relax(self, state: Kappa) -> Kappa | None:

@@ -215,7 +215,6 @@ def test_unknown_methods_are_refused(typed):
     ("methods", ()),
     ("methods", ("oracle", "oracle")),
     ("methods", ("0.1", "0.10")),
-    ("samples", 505),
 ])  # fmt: skip
 def test_settings_refuse_what_cannot_be_run(field, value):
     with pytest.raises(InputError, match=f"--{field}") as error:
@@ -224,7 +223,7 @@ def test_settings_refuse_what_cannot_be_run(field, value):
 
 
 def test_odd_samples_are_fine_without_calibrated():
-    assert Settings(samples=505, methods=("0.1",)).samples == 505
+    assert Settings(samples=505).samples == 505
 
 
 def test_a_fixed_kappa_reaches_the_agent():

@@ -106,3 +106,9 @@ def test_a_rule_of_ones_own_works_in_the_agent_unchanged():
 def test_the_pi_rule_refuses_numbers_that_would_make_kappa_negative_or_no_number(bad):
     with pytest.raises(InputError, match="finite number"):
         PI(**bad)
+
+
+def test_the_pi_rule_refuses_a_cost_that_is_no_number():
+    # max(0, NaN) is 0 in Python: the least careful κ of all
+    with pytest.raises(InputError, match="not a number"):
+        PI().update(Kappa(1.0), Feedback(float("nan"), 0.1))

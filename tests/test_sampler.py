@@ -196,11 +196,17 @@ class Script(gym.Env[np.int64, np.int64]):
 
 @pytest.mark.parametrize("ending", ["terminated", "truncated"])
 def test_gym_collector_discounts_and_normalises_each_episode(ending):
-    # γ = .5, so (1−γ)γ^t is .5, .25, .125. Episode 0 earns .5 + .5 + .375 = 1.375 and pays 2 + 1.25 + .75 = 4; of
-    # episode 1, ten times as much, two steps are left: 5 + 5 = 10 and 20 + 12.5 = 32.5. The means are of two episodes.
-    episode = GymCollector(Script(ending), 5, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
-    assert episode.earned == pytest.approx((1.375 + 10) / 2, rel=1e-15)
-    assert episode.paid == pytest.approx((4 + 32.5) / 2, rel=1e-15)
+    # γ = .5, so (1−γ)γ^t is .5, .25, .125. Episode 0 earns .5 + .5 + .375 = 1.375 and pays 2 + 1.25 + .75 = 4, and
+    # episode 1 ten times as much: 13.75 and 40. The means are of two episodes.
+    episode = GymCollector(Script(ending), 6, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
+    assert episode.earned == pytest.approx((1.375 + 13.75) / 2, rel=1e-15)
+    assert episode.paid == pytest.approx((4 + 40) / 2, rel=1e-15)
+
+
+def test_gym_collector_leaves_an_episode_that_it_cuts_off_out_of_the_means():
+    # Two of the three steps of episode 1 would make it look cheaper than it is; they are data all the same.
+    episode = GymCollector(Script(), 5, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
+    assert (episode.earned, episode.paid) == (1.375, 4.0)
     np.testing.assert_array_equal(episode.reward, [1, 2, 3, 10, 20])
     np.testing.assert_array_equal(episode.obs, [0, 1, 2, 0, 1])
     np.testing.assert_array_equal(episode.next_obs, [1, 2, 3, 1, 2])
@@ -256,3 +262,16 @@ def test_rewards_that_are_no_probabilities_are_refused():
     cmdp = gridworld(np.random.default_rng(0), size=2).cmdp
     with pytest.raises(InputError, match="probabilities"):
         WorldCollector(CMDP(cmdp.P, 5.0 * cmdp.r, cmdp.c, cmdp.mu0, 0.9), 10)
+
+
+def test_gym_collector_extends_the_only_episode_if_it_is_cut_off():
+    # Rewards 1, 2 with the weights .5, .25: 1 of .75, so 4/3 of a whole episode; costs 4, 5: 3.25/.75.
+    episode = GymCollector(Script(), 2, 0.5).collect(Player(), np.full((4, 2), 0.5), jr.key(0))
+    assert (episode.earned, episode.paid) == pytest.approx((4 / 3, 3.25 / 0.75), rel=1e-15)
+
+
+def test_preparing_to_draw_leaves_sparse_transitions_as_they_are():
+    # a grid that never slips stores zeros, which drawing drops from a copy
+    cmdp = gridworld(np.random.default_rng(0), size=11, slip_probability=0.0).cmdp
+    WorldCollector(cmdp, 10).table  # noqa: B018
+    assert cmdp.P.sum(axis=1) == pytest.approx(np.ones(484), abs=1e-12)

@@ -281,3 +281,30 @@ def test_warm_start_of_another_shape_is_refused():
     rng = np.random.default_rng(15)
     with pytest.raises(InputError, match="warm"):
         solve(random_cmdp(rng, S=4), 0.5, warm=solve(random_cmdp(rng, S=5), 0.5))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(("rewards", "costs"), [(1.0, 1e-13), (1e20, 1.0), (1e-20, 1e15), (3.0, 7.0)])
+def test_the_units_of_reward_and_cost_do_not_matter(method, rewards, costs):
+    # An optimum scales with r, its cost and its limit with c, and its multiplier with their ratio.
+    base = random_cmdp(np.random.default_rng(20), gamma=0.9)
+    limit = between(base, 0.5)
+    plain = solve(base, limit, method)
+    other = solve(replace(base, r=rewards * base.r, c=costs * base.c), costs * limit, method)
+    assert other.reward / rewards == pytest.approx(plain.reward, rel=1e-9)
+    assert other.cost / costs == pytest.approx(limit, rel=1e-9)
+    assert other.multiplier * costs / rewards == pytest.approx(plain.multiplier, rel=1e-6)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_limits_that_no_policy_or_every_policy_keeps(method):
+    P = [[[0.9, 0.1], [0.2, 0.8]], [[0.1, 0.9], [0.0, 1.0]]]
+    cmdp = CMDP(P, [[0.0, 1.0], [1.0, 1.0]], [[-1.0, -1.0], [0.0, 1.0]], [0.5, 0.5], 0.9)
+    assert solve(cmdp, -np.inf, method).status == "infeasible"
+    assert solve(cmdp, np.inf, method).reward == pytest.approx(1.0, abs=1e-12)
+
+
+def test_a_huge_reward_for_a_tiny_cost_does_not_hang():
+    # One state; action 1 earns 1e300 and costs 1e-9: half of the time is within 5e-10.
+    best = solve(CMDP(np.ones((1, 2, 1)), [[0.0, 1e300]], [[0.0, 1e-9]], [1.0], 0.0), 5e-10)
+    assert best.policy == pytest.approx(np.array([[0.5, 0.5]]), abs=1e-12)

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from capax.agents.tabular import Known, fit, sample_action, uniform_policy
-from capax.tabular.cmdp import CMDP, with_transitions
+from capax.tabular.cmdp import CMDP, trusted
 from capax.tabular.counts import CountModel, pooled_prior
 from capax.tabular.lp import Solution, solve
 from capax.tabular.margin import believe, best_within, bonus, judge, safest
@@ -69,7 +69,7 @@ class Calibrated:
         model = fit(state.model, episodes)
         if self.successors is not None:
             model = model._replace(prior=pooled_prior(model, self.successors))
-        cmdp = with_transitions(self.blank, model.P)
+        cmdp = trusted(self.blank, P=model.P)
         belief = believe(cmdp, model.n, state.executed)
         z = self.z_first + (self.z_last - self.z_first) * min(1.0, number / self.z_fall)
         cheapest = solve(cmdp, -math.inf).policy

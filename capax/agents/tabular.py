@@ -12,7 +12,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 from capax.kappa import Feedback, Rule
-from capax.tabular.cmdp import CMDP, penalised, with_transitions
+from capax.tabular.cmdp import CMDP, penalised, trusted
 from capax.tabular.counts import CountModel
 from capax.tabular.lp import Solution, solve
 from capax.tabular.sampler import action_uniform, draw, thresholds
@@ -70,7 +70,7 @@ class TabularCAP:
     def learn(self, state: TabularState, episodes: Sequence[Episode], key: Key) -> tuple[TabularState, Metrics]:
         """Count, then solve Eq. 5 with c + κ/√max(n, 1); the rule says how far κ gives way if nothing is feasible."""
         model = fit(state.model, episodes)
-        cmdp = with_transitions(self.blank, model.P)
+        cmdp = trusted(self.blank, P=model.P)
         u = 1.0 / np.sqrt(np.maximum(model.n, 1.0))
         rule, plan = state.rule, state.plan
         while True:

@@ -36,6 +36,8 @@ class Gridworld(gym.Env[np.int64, np.int64]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InputError(f"render_mode is {render_mode!r}: choose ansi, rgb_array or None.")
         if not isinstance(world, World):
+            if world < 0:
+                raise InputError(f"world is {world}: give a World, or a seed >= 0.")
             world = gridworld(np.random.default_rng(world), size=size, slip=slip, gamma=gamma)
         self.world = world
         self.table = table(world.cmdp)
@@ -52,7 +54,7 @@ class Gridworld(gym.Env[np.int64, np.int64]):
         return np.int64(self.state), {}
 
     def step(self, action: Any) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
-        if not self.action_space.contains(np.int64(action)):
+        if action not in (0, 1, 2, 3):
             raise InputError(f"action is {action!r}: give 0 (up), 1 (down), 2 (left) or 3 (right).")
         u, s, a = self.np_random.random(DRAWS), self.state, int(action)
         self.state = self.table.successors[s, a, draw(self.table.thresholds[s, a], u[0])]

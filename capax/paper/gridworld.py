@@ -36,7 +36,9 @@ DEFAULT_METHODS = ("oracle", "0", "0.01", "0.05", "0.1", "adaptive", "calibrated
 JEFFREYS = 0.5
 """Pseudo-counts per neighbour of the calibrated agent: Jeffreys' prior for a multinomial."""
 RESTARTS = 10
-"""Episodes into which the calibrated agent divides its samples of an iteration."""
+"""Episodes into which the calibrated agent divides its samples of an iteration, or the next smaller divisor."""
+LARGEST_KAPPA = 1e6
+"""Far beyond this, costs of 1 are lost in rounding."""
 
 PAPER = {
     ("cap", "adaptive"): (0.494, 0.061, 0.098, 0.006, 0.0, 0.0),
@@ -77,8 +79,6 @@ class Settings:
             raise InputError(f"--slip is {self.slip!r}: choose one of {', '.join(SLIPS)}.")
         if not self.methods:
             raise InputError("--methods is empty: name at least one of oracle, adaptive, calibrated, or a fixed κ.")
-        if "calibrated" in self.methods and self.samples % RESTARTS:
-            raise InputError(f"--samples is {self.samples}: calibrated divides them by {RESTARTS}; give a multiple.")
         labels = [label(method) for method in self.methods]
         if len(set(labels)) < len(labels):
             raise InputError(f"--methods names a method twice ({' '.join(self.methods)}): name each once.")
@@ -101,9 +101,9 @@ def label(method: str) -> Label:
         kappa = float(method)
     except ValueError:
         kappa = math.nan
-    if not 0.0 <= kappa < math.inf:
+    if not 0.0 <= kappa <= LARGEST_KAPPA:
         raise InputError(
-            f"--methods has {method!r}: choose oracle, adaptive, calibrated, or a number >= 0 for a fixed κ."
+            f"--methods has {method!r}: choose oracle, adaptive, calibrated, or a fixed κ from 0 to {LARGEST_KAPPA:g}."
         )
     return Label("cap", kappa)
 
@@ -181,6 +181,7 @@ def _learn(settings: Settings, number: int, world: World, method: str) -> tuple[
         rows.append({"return": episode.earned, "cost": episode.paid, "kappa_value": metrics["kappa"], **rest})
 
     agent, restarts = make_agent(world, method, settings.iterations)
+    restarts = max(divisor for divisor in range(1, restarts + 1) if settings.samples % divisor == 0)
     collector = WorldCollector(world.cmdp, settings.samples, restarts)
     key = jr.fold_in(jr.key(settings.seed), number)
     state = run(agent, collector, episodes=settings.iterations + 1, key=key, log=log)

@@ -46,8 +46,8 @@ def name(method: str, kappa: Any) -> str:
 def text_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
     """The results beside the paper's numbers."""
     title = (
-        f"{settings['worlds']} worlds, slip {settings['slip']}, policy {settings['iterations']}; violations among "
-        f"policies 0 to {settings['iterations']} (limit {LIMIT}); mean ± sd over worlds"
+        f"{settings['worlds']} worlds of seed {settings['seed']}, slip {settings['slip']}: policy {settings['iterations']}, "
+        f"violations of policies 0 to {settings['iterations']} (limit {LIMIT}); mean ± sd over worlds"
     )
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
     for heading in ("", "return", "cost", "violations", "of oracle", "paper: return", "cost", "violations"):
@@ -68,7 +68,7 @@ def text_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -
     return table
 
 
-def curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
+def curves(rows: Sequence[Mapping[str, Any]], caption: str) -> bytes:
     """`figure.png`: return, cost, cumulative violations and κ over iterations, mean and sd band over worlds."""
     series: dict[tuple[str, Any], dict[int, list[Mapping[str, Any]]]] = {}
     for row in rows:
@@ -103,7 +103,8 @@ def curves(rows: Sequence[Mapping[str, Any]]) -> bytes:
     panels[3].set_yscale("symlog", linthresh=0.01)
     panels[3].set_ylim(bottom=-0.002)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False, fontsize=9)
+    figure.suptitle(f"{caption}: mean and standard deviation over worlds", fontsize=9, color="#64748b")
     return _png(figure)
 
 

@@ -96,7 +96,12 @@ def evaluate(cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"]) -> Eval
 
     `policy` holds action probabilities `[S, A]`, or one action per state `[S]`.
     """
-    rho = occupancy(cmdp, _policy(cmdp, policy))
+    return evaluate_trusted(cmdp, _policy(cmdp, policy))
+
+
+def evaluate_trusted(cmdp: CMDP, pi: Float[Array, "S A"]) -> Evaluation:
+    """`evaluate` for probabilities that need no check."""
+    rho = occupancy(cmdp, pi)
     return Evaluation(float((rho * cmdp.r).sum()), float((rho * cmdp.c).sum()), rho)
 
 
@@ -128,16 +133,11 @@ def penalised(cmdp: CMDP, u: Float[Array, "S A"]) -> CMDP:
         raise InputError(f"u has shape {u.shape}: give one penalty per state and action, shape {cmdp.c.shape}.")
     if (u < 0).any():
         raise InputError("u has a negative entry: a penalty may only raise the cost, so give numbers >= 0.")
-    return _trusted(cmdp, c=cmdp.c + u)
+    return trusted(cmdp, c=cmdp.c + u)
 
 
-def with_transitions(cmdp: CMDP, P: Any) -> CMDP:
-    """The same CMDP with other transitions, which are trusted to be some (a learned model's, say)."""
-    return _trusted(cmdp, P=P)
-
-
-def _trusted(cmdp: CMDP, **changes: Any) -> CMDP:
-    """A copy with changes that need no check: Algorithm 1 makes one or two of them for every policy."""
+def trusted(cmdp: CMDP, **changes: Any) -> CMDP:
+    """A copy with changes that are not checked: Algorithm 1 makes one or two of them for every policy."""
     changed = copy(cmdp)
     for name, value in changes.items():
         object.__setattr__(changed, name, value)
@@ -146,7 +146,7 @@ def _trusted(cmdp: CMDP, **changes: Any) -> CMDP:
 
 def support(cmdp: CMDP) -> tuple[Int[Array, "S A K"], Float[Array, "S A K"]]:
     """The possible successors of each pair and their probabilities; pairs with fewer than K are filled with zeros."""
-    rows = sp.csr_array(cmdp.rows)
+    rows = sp.csr_array(cmdp.rows, copy=True)  # a sparse one shares its buffers otherwise
     rows.eliminate_zeros()
     lengths = np.diff(rows.indptr)
     slot = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], lengths)
@@ -203,7 +203,7 @@ def _transitions(P: Any, S: int, A: int) -> Any:
     if sp.issparse(P):
         if P.shape != (S * A, S):
             raise InputError(f"sparse P has shape {P.shape}: give [S*A, S] = ({S * A}, {S}), with row s*A + a.")
-        P = sp.csr_array(P, dtype=np.float64)
+        P = sp.csr_array(P, dtype=np.float64, copy=True)
         _check_entries("P", P.data)
         rows = P
     else:
@@ -217,7 +217,7 @@ def _transitions(P: Any, S: int, A: int) -> Any:
 
 def _numbers(name: str, value: Any) -> Array:
     try:
-        array = np.asarray(value, dtype=np.float64)
+        array = np.array(value, dtype=np.float64)  # a copy: what was checked cannot be changed from outside
     except (TypeError, ValueError):
         raise InputError(f"{name} is not an array of numbers: give real, finite entries.") from None
     if not np.isfinite(array).all():

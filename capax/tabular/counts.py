@@ -49,6 +49,9 @@ class CountModel(NamedTuple):
 
     def fit(self, s: Int[Array, " T"], a: Int[Array, " T"], s_next: Int[Array, " T"]) -> CountModel:
         """The model with these transitions added."""
+        s, a, s_next = np.asarray(s), np.asarray(a), np.asarray(s_next)
+        if not (s.shape == a.shape == s_next.shape and all(np.issubdtype(x.dtype, np.integer) for x in (s, a, s_next))):
+            raise InputError("s, a and s_next are not whole numbers of one length: give one index of each per step.")
         S = self.prior.shape[-1]
         for name, index, size in (("s", s, S), ("a", a, self.actions), ("s_next", s_next, S)):
             if index.astype(np.uint64).max(initial=0) >= size:  # a negative number becomes a huge one

@@ -24,7 +24,6 @@ class World(NamedTuple):
     successors: Int[Array, "S 4"]
     """The cell that each of the four moves leads to (a wall leads back to the cell itself)."""
     size: int
-    slip: str
 
 
 def gridworld(
@@ -50,7 +49,7 @@ def gridworld(
         mu0=np.full(S, 1.0 / S),
         gamma=gamma,
     )
-    return World(cmdp, successors, size, slip)
+    return World(cmdp, successors, size)
 
 
 def _directions(slip: str, probability: float) -> Float[Array, "4 4"]:

@@ -56,9 +56,12 @@ class Optimum(NamedTuple):
 
 
 def optimum(cmdp: CMDP, limit: float, warm: tuple[float, Int[Array, " S"]] | None = None) -> Optimum:
-    """Solve  max Σρr  s.t.  Σρc ≤ limit  (Eq. 2). `warm` is the multiplier and the actions of a similar problem."""
+    """Solve  max Σρr  s.t.  Σρc ≤ limit  (Eq. 2), for r and c within ±1.
+
+    `warm` is the multiplier and the actions of a similar problem.
+    """
     vertex = _vertices(cmdp)
-    slack = limit + NOISE * max(1.0, float(np.abs(cmdp.c).max()))
+    slack = limit + NOISE
     low, high, start = None, None, cmdp.r.argmax(1)
     if warm is not None:
         multiplier, start = warm

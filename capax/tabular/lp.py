@@ -13,7 +13,7 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 from capax.errors import InputError
-from capax.tabular.cmdp import CMDP, DENSE_STATES, occupancy
+from capax.tabular.cmdp import CMDP, DENSE_STATES, evaluate_trusted, trusted
 from capax.tabular.lagrangian import optimum
 from capax.threads import one_blas_thread
 
@@ -59,16 +59,27 @@ def solve(cmdp: CMDP, limit: float, method: str = "auto", *, warm: Solution | No
         raise InputError(f"method is {method!r}: choose one of {', '.join(METHODS)}.")
     if warm is not None and warm.policy.shape != cmdp.r.shape:
         raise InputError(f"warm has a policy of shape {warm.policy.shape}: give a solution of shape {cmdp.r.shape}.")
+    # powers of two, so that the scaling is exact: tolerances then mean the same for every CMDP
+    earns, costs = _power_of_two(cmdp.r), _power_of_two(cmdp.c)
+    unit, price = trusted(cmdp, r=cmdp.r / earns, c=cmdp.c / costs), earns / costs
+    within = min(2.0, max(-2.0, limit / costs))  # costs are within ±1 there
     with one_blas_thread() if cmdp.S <= DENSE_STATES else nullcontext():
-        policy, multiplier, feasible = (_highs if method == "highs" else _lagrangian)(cmdp, limit, warm)
-        visited = occupancy(cmdp, policy)
-    reward, cost = float((visited * cmdp.r).sum()), float((visited * cmdp.c).sum())
-    return Solution(policy, visited, reward, cost, multiplier, "optimal" if feasible else "infeasible")
+        if method == "highs":
+            policy, multiplier, feasible = _highs(unit, within)
+        else:
+            start = None if warm is None else (warm.multiplier / price, warm.policy.argmax(1))
+            policy, multiplier, feasible = _lagrangian(unit, within, start)
+        reward, cost, visited = evaluate_trusted(cmdp, policy)
+    return Solution(policy, visited, reward, cost, multiplier * price, "optimal" if feasible else "infeasible")
 
 
-def _lagrangian(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, float, bool]:
-    start = None if warm is None else (warm.multiplier, warm.policy.argmax(1))
-    best = optimum(cmdp, limit, start)
+def _power_of_two(x: Array) -> float:
+    """The least power of two above all |x|."""
+    return float(np.ldexp(1.0, np.frexp(np.abs(x).max())[1]))
+
+
+def _lagrangian(cmdp: CMDP, limit: float, warm: tuple[float, Array] | None) -> tuple[Array, float, bool]:
+    best = optimum(cmdp, limit, warm)
     if best.weight == 1.0 or best.low is best.high:
         return np.eye(cmdp.A)[best.low.actions], best.multiplier, best.feasible
     if best.weight == 0.0:
@@ -76,17 +87,17 @@ def _lagrangian(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array,
     mixed = np.zeros(cmdp.r.shape)
     for vertex, weight in ((best.low, best.weight), (best.high, 1.0 - best.weight)):
         mixed[np.arange(cmdp.S), vertex.actions] += weight * np.maximum(vertex.visits(), 0.0)
-    return _conditional(mixed, np.eye(cmdp.A)[best.low.actions]), best.multiplier, best.feasible
+    return conditional(mixed, np.eye(cmdp.A)[best.low.actions]), best.multiplier, best.feasible
 
 
-def _conditional(occupancy: Float[Array, "S A"], elsewhere: Float[Array, "S A"]) -> Float[Array, "S A"]:
+def conditional(occupancy: Float[Array, "S A"], elsewhere: Float[Array, "S A"]) -> Float[Array, "S A"]:
     """π(a|s) = ρ(s,a) / Σ_a ρ(s,a), and `elsewhere` in states that are never visited."""
     visits = occupancy.sum(1, keepdims=True)
     policy = np.where(visits > 0.0, occupancy / np.where(visits > 0.0, visits, 1.0), elsewhere)
     return policy / policy.sum(1, keepdims=True)
 
 
-def _highs(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, float, bool]:
+def _highs(cmdp: CMDP, limit: float) -> tuple[Array, float, bool]:
     """The linear program of Eq. 2 over occupancies; if it is infeasible, the least-cost one."""
     found, multiplier = _highs_occupancy(cmdp, cmdp.r, limit)
     feasible = found is not None
@@ -94,7 +105,7 @@ def _highs(cmdp: CMDP, limit: float, warm: Solution | None) -> tuple[Array, floa
         found, _ = _highs_occupancy(cmdp, -cmdp.c, math.inf)
         if found is None or (found * cmdp.c).sum() <= limit:
             raise RuntimeError(f"HiGHS could not solve a CMDP of {cmdp.S} states: use method='lagrangian'.")
-    return _conditional(found, np.full(cmdp.r.shape, 1.0 / cmdp.A)), multiplier, feasible
+    return conditional(found, np.full(cmdp.r.shape, 1.0 / cmdp.A)), multiplier, feasible
 
 
 def _highs_occupancy(cmdp: CMDP, gain: Float[Array, "S A"], limit: float) -> tuple[Array | None, float]:

@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.tabular.cmdp import CMDP, occupancy_and_values, support, values
-from capax.tabular.lp import Solution, solve
+from capax.tabular.cmdp import CMDP, occupancy_and_values, support, trusted, values
+from capax.tabular.lp import Solution, conditional, solve
 
 NUGGET = 1e-3
 """Share of a policy's own variance that first order does not explain; it keeps near-twins from being told apart."""
@@ -91,7 +91,7 @@ def safest(belief: Belief, z: float) -> Judgement:
     cmdp = belief.cmdp
     here = best = judge(belief, solve(cmdp, -np.inf).policy, z)
     for step in range(STEPS):
-        cheapest = solve(_with(cmdp, cmdp.r, here.slope), -np.inf)
+        cheapest = solve(trusted(cmdp, c=here.slope), -np.inf)
         here = judge(belief, _mix(here.occupancy, cheapest.occupancy, 2.0 / (step + 3.0)), z)
         best = min(best, here, key=lambda j: j.upper)
     return best
@@ -122,7 +122,7 @@ def best_within(
     best, part, target = max(feasible, key=worth), 1.0, None
     for _ in range(STEPS):
         if target is None:
-            target = warm = solve(_with(belief.cmdp, gain, best.slope), limit, warm=warm)
+            target = warm = solve(trusted(belief.cmdp, r=gain, c=best.slope), limit, warm=warm)
             if target.status == "infeasible" or target.reward < worth(best) + WORTHWHILE:
                 break
         there = _mix(best.occupancy, target.occupancy, part)
@@ -173,12 +173,6 @@ def _deviations(belief: Belief, v: Float[Array, " S"]) -> Float[Array, "S A K"]:
     return belief.cmdp.gamma * np.sqrt(belief.probability / (belief.n[..., None] + 1.0)) * (after - mean)
 
 
-def _with(cmdp: CMDP, r: Float[Array, "S A"], c: Float[Array, "S A"]) -> CMDP:
-    return CMDP(cmdp.P, r, c, cmdp.mu0, cmdp.gamma)
-
-
 def _mix(a: Float[Array, "S A"], b: Float[Array, "S A"], part: float) -> Float[Array, "S A"]:
     """The policy of the occupancy (1−part)·a + part·b."""
-    occupancy = (1.0 - part) * a + part * b
-    visits = occupancy.sum(1, keepdims=True)
-    return np.where(visits > 0.0, occupancy / np.where(visits > 0.0, visits, 1.0), 1.0 / a.shape[1])
+    return conditional((1.0 - part) * a + part * b, np.full(a.shape, 1.0 / a.shape[1]))

@@ -16,7 +16,7 @@ from numpy import ndarray as Array
 
 from capax.collect import split
 from capax.errors import InputError
-from capax.tabular.cmdp import CMDP, occupancy, support
+from capax.tabular.cmdp import CMDP, evaluate_trusted, support
 from capax.types import Agent, Episode, Key
 
 DRAWS = 3
@@ -120,6 +120,5 @@ class WorldCollector:
         with jax.enable_x64(True):
             s, a, s_next = np.asarray(_walk(self._on_device, thresholds(policy), u_action, u_step[:, 0], first))
         reward, cost = (u_step[:, 1] < self.cmdp.r[s, a]) * 1.0, (u_step[:, 2] < self.cmdp.c[s, a]) * 1.0
-        rho = occupancy(self.cmdp, policy)
-        earned, paid = float((rho * self.cmdp.r).sum()), float((rho * self.cmdp.c).sum())
+        earned, paid, _ = evaluate_trusted(self.cmdp, policy)
         return Episode(s, a, reward, cost, s_next, earned, paid, {})
