@@ -1,8 +1,9 @@
 """What do the parts of the gridworld experiment contribute?
 
-    python benchmarks/gridworld_study.py alpha|prior|uneven [WORLDS] [SEED] [JOBS]
+    python benchmarks/gridworld_study.py alpha|episodes|prior|uneven [WORLDS] [SEED] [JOBS]
 
-`alpha`: violations of the paper's PI rule for several gains. `prior`: the calibrated agent with a flat prior instead of a pooled
+`alpha`: violations of the paper's PI rule for several gains. `episodes`: the paper's agents with ten
+episodes of 50 steps, as the calibrated one has. `prior`: the calibrated agent with a flat prior instead of a pooled
 one. `uneven`: the calibrated agent in worlds where each cell slips by a probability, and in directions, of its own.
 """
 
@@ -35,6 +36,11 @@ def alpha_study(gain: float, world: World) -> tuple[Agent[Any], int]:
     """The paper's agent with another gain of the PI rule."""
     agent, restarts = make_agent(world, "adaptive", ITERATIONS)
     return replace(agent, rule=PI(alpha=gain)), restarts
+
+
+def ten_episodes(method: str, world: World) -> tuple[Agent[Any], int]:
+    """One of the paper's agents, with its samples divided as the calibrated agent divides them."""
+    return make_agent(world, method, ITERATIONS)[0], RESTARTS
 
 
 def flat_prior(world: World) -> tuple[Agent[Any], int]:
@@ -86,6 +92,9 @@ def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
     """Run a study and print a line of JSON per variant."""
     variants: list[tuple[dict[str, Any], Any, str]] = {
         "alpha": [({"alpha": a}, partial(alpha_study, a), "any") for a in (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)],
+        "episodes": [
+            ({"method": m}, partial(ten_episodes, m), "any") for m in ("0", "0.01", "0.05", "0.1", "adaptive")
+        ],
         "prior": [({"prior": "flat"}, flat_prior, slip) for slip in SLIPS],
         "uneven": [({"prior": "pooled"}, calibrated, "uneven")],
     }[study]

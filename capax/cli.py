@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -42,6 +43,8 @@ def run_gridworld(command: Gridworld) -> None:
     """`capax gridworld`."""
     from capax.report import gridworld as report  # Matplotlib takes a while to import, and errors should not
 
+    if command.out is not None and not command.out.name:
+        raise InputError("--out is empty: name a folder for the results, or leave --out away.")
     settings = experiment.Settings(**{f: getattr(command, f) for f in experiment.Settings.__dataclass_fields__})
     if command.out is not None:
         folder.prepare(command.out, FILES, command.force)
@@ -65,9 +68,10 @@ def run_gridworld(command: Gridworld) -> None:
         sys.stdout.write(folder.to_json(table))
         return
     console = Console(width=None if sys.stdout.isatty() else 132)
-    console.print(report.text_table(table, asdict(settings)))
+    for part in report.text_tables(table, asdict(settings), console.width):
+        console.print(part)
     if command.out is not None:
-        console.print(f"Written to {command.out}: {', '.join(FILES)}", soft_wrap=True)
+        print(f"Written to {command.out}: {', '.join(FILES)}")
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
@@ -107,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"capax: {error.filename or 'the output'} could not be written ({error.strerror}).", file=sys.stderr)
         sys.exit(3)
     except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("capax: interrupted.", file=sys.stderr)
         sys.exit(130)
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from rich.console import Console
 
 import capax
 from capax.cli import FILES, main, progress
@@ -29,6 +33,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "below" / "gridworld"
     main([*SMALL, "--out", str(folder), "--json"])
     return folder
+
+
+INTERRUPTIBLE = """
+import signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test runner may have been started with it ignored
+from capax.cli import main
+if __name__ == "__main__":
+    main(sys.argv[1:])
+"""
 
 
 def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -227,3 +240,40 @@ def test_paper_size(tmp_path, capsys):
     assert 3.0 < rows["cap", "adaptive"]["violations_mean"] < 8.0
     assert rows["calibrated", None]["violations_mean"] == 0.0
     assert rows["calibrated", None]["oracle_share"] >= 0.94
+
+
+def test_an_empty_folder_name_is_refused(capsys):
+    assert "--out is empty" in refused(capsys, "--methods", "oracle", "--out", "")
+
+
+def test_a_narrow_terminal_gets_the_numbers_whole_in_two_tables():
+    from capax.report.gridworld import SIDE_BY_SIDE, text_tables
+
+    row = {"method": "cap", "kappa": 0.1, "oracle_share": 0.9}
+    row |= {f"{what}_{of}": 0.5 for what in ("return", "cost", "violations") for of in ("mean", "sd")}
+    settings = {"worlds": 1, "seed": 0, "slip": "any", "iterations": 30}
+    assert len(text_tables([row], settings, SIDE_BY_SIDE)) == 1
+    for table in text_tables([row], settings, 80):
+        console = Console(width=80, file=io.StringIO(), record=True)
+        console.print(table)
+        assert "…" not in console.export_text()
+
+
+@pytest.mark.parametrize("gap", [0.05, 0.5])
+def test_two_interrupts_end_the_command(gap, tmp_path):
+    command = [sys.executable, "-c", INTERRUPTIBLE, "gridworld", "--worlds", "400", "--methods", "0"]
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    for line in process.stderr:  # the first progress line: the workers are at work
+        if "/400" in line:
+            break
+    for _ in range(2):
+        os.killpg(process.pid, signal.SIGINT)
+        time.sleep(gap)
+    try:
+        process.communicate(timeout=30)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 130

@@ -19,8 +19,8 @@ PIXELS = 24
 class Gridworld(gym.Env[np.int64, np.int64]):
     """A slippery grid with Bernoulli rewards and costs that never ends; the registered id truncates after 500 steps.
 
-    Observations are cells (row by row), actions are up, down, left, right. `world` (a `World`, or the seed of one) says
-    which world it is; the seed of `reset` drives the steps only.
+    Observations are cells (row by row), actions are up, down, left, right. `world` is a `World`, or the
+    number of one in `capax gridworld --seed SEED`; the seed of `reset` drives the steps only.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["ansi", "rgb_array"], "render_fps": 10}
@@ -28,6 +28,7 @@ class Gridworld(gym.Env[np.int64, np.int64]):
     def __init__(
         self,
         world: World | int = 0,
+        seed: int = 0,
         size: int = 8,
         slip: str = "any",
         gamma: float = 0.99,
@@ -36,9 +37,9 @@ class Gridworld(gym.Env[np.int64, np.int64]):
         if render_mode is not None and render_mode not in self.metadata["render_modes"]:
             raise InputError(f"render_mode is {render_mode!r}: choose ansi, rgb_array or None.")
         if not isinstance(world, World):
-            if world < 0:
-                raise InputError(f"world is {world}: give a World, or a seed >= 0.")
-            world = gridworld(np.random.default_rng(world), size=size, slip=slip, gamma=gamma)
+            if world < 0 or seed < 0:
+                raise InputError(f"world is {world} and seed {seed}: give a World, or numbers >= 0.")
+            world = gridworld(np.random.default_rng([seed, world]), size=size, slip=slip, gamma=gamma)
         self.world = world
         self.table = table(world.cmdp)
         self.observation_space = spaces.Discrete(world.cmdp.S)

@@ -65,7 +65,7 @@ class Settings:
     methods: tuple[str, ...] = field(default=DEFAULT_METHODS)
     """oracle, adaptive, calibrated, or a number: a fixed κ."""
     seed: int = 0
-    """Results are a function of this number alone."""
+    """Seed of the worlds and of all that happens in them; nothing else is random."""
     jobs: int = 2
     """Processes to use."""
 
@@ -131,6 +131,12 @@ def run_worlds(settings: Settings) -> Iterator[WorldResult]:
     )
     try:
         yield from pool.map(one, range(settings.worlds))
+    except KeyboardInterrupt:
+        # a second interrupt must not break the shutdown, or the workers stay
+        handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        pool.shutdown(cancel_futures=True)
+        signal.signal(signal.SIGINT, handler)
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

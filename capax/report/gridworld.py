@@ -17,15 +17,19 @@ from capax.paper.gridworld import LIMIT, PAPER
 
 COLOURS = {
     ("oracle", None): "#222222",
-    ("calibrated", None): "#c2410c",
+    ("calibrated", None): "#dc2626",
     ("cap", "adaptive"): "#6d28d9",
-    ("cap", 0.1): "#0f766e",
-    ("cap", 0.05): "#0891b2",
-    ("cap", 0.01): "#3b82f6",
+    ("cap", 0.1): "#15803d",
+    ("cap", 0.05): "#2563eb",
+    ("cap", 0.01): "#f59e0b",
     ("cap", 0.0): "#94a3b8",
 }
 SPARE = ("#65a30d", "#be185d", "#a16207", "#4338ca")
 """For values of κ that the paper does not have."""
+DIGITS = (3, 4, 2)
+"""Decimals of return, cost and violations."""
+SIDE_BY_SIDE = 126
+"""Columns that the table needs beside the paper's."""
 CORNERS = {
     0: ((0, 0), (1, 0), (0.5, 0.5)),  # up
     1: ((0, 1), (1, 1), (0.5, 0.5)),  # down
@@ -43,29 +47,42 @@ def name(method: str, kappa: Any) -> str:
     return {"oracle": "oracle", "calibrated": "CAP calibrated"}[method]
 
 
-def text_table(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]) -> Table:
-    """The results beside the paper's numbers."""
+def text_tables(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], width: int) -> list[Table]:
+    """The results and the paper's numbers: side by side where the terminal is wide enough, else one below the other."""
     title = (
         f"{settings['worlds']} worlds of seed {settings['seed']}, slip {settings['slip']}: policy {settings['iterations']}, "
         f"violations of policies 0 to {settings['iterations']} (limit {LIMIT}); mean ± sd over worlds"
     )
+    ours = [(name(row["method"], row["kappa"]), *_cells(row)) for row in rows]
+    paper = [_paper_cells(row) for row in rows]
+    headings = ("", "return", "cost", "violations", "of oracle")
+    if width >= SIDE_BY_SIDE:
+        both = [(*mine, *theirs) for mine, theirs in zip(ours, paper, strict=True)]
+        return [_table(title, (*headings, "paper: return", "cost", "violations"), both)]
+    named = [(mine[0], *theirs) for mine, theirs in zip(ours, paper, strict=True) if theirs[0] != "–"]
+    return [_table(title, headings, ours), *([_table("the paper's numbers", headings[:4], named)] if named else [])]
+
+
+def _table(title: str, headings: Sequence[str], lines: Sequence[Sequence[str]]) -> Table:
     table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left")
-    for heading in ("", "return", "cost", "violations", "of oracle", "paper: return", "cost", "violations"):
+    for heading in headings:
         table.add_column(heading, justify="left" if heading == "" else "right", no_wrap=True)
-    for row in rows:
-        paper = PAPER.get((row["method"], row["kappa"]))
-        theirs = ["–"] * 3
-        if paper is not None:
-            theirs = [f"{paper[2 * i]:.{d}f} ± {paper[2 * i + 1]:.{d}f}" for i, d in enumerate((3, 4, 2))]
-        table.add_row(
-            name(row["method"], row["kappa"]),
-            f"{row['return_mean']:.3f} ± {row['return_sd']:.3f}",
-            f"{row['cost_mean']:.4f} ± {row['cost_sd']:.4f}",
-            f"{row['violations_mean']:.2f} ± {row['violations_sd']:.2f}",
-            f"{100 * row['oracle_share']:.1f} %",
-            *theirs,
-        )
+    for line in lines:
+        table.add_row(*line)
     return table
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    means = zip(("return", "cost", "violations"), DIGITS, strict=True)
+    cells = [f"{row[f'{what}_mean']:.{d}f} ± {row[f'{what}_sd']:.{d}f}" for what, d in means]
+    return [*cells, f"{100 * row['oracle_share']:.1f} %"]
+
+
+def _paper_cells(row: Mapping[str, Any]) -> list[str]:
+    paper = PAPER.get((row["method"], row["kappa"]))
+    if paper is None:
+        return ["–"] * 3
+    return [f"{paper[2 * i]:.{d}f} ± {paper[2 * i + 1]:.{d}f}" for i, d in enumerate(DIGITS)]
 
 
 def curves(rows: Sequence[Mapping[str, Any]], caption: str) -> bytes:
@@ -89,21 +106,22 @@ def curves(rows: Sequence[Mapping[str, Any]], caption: str) -> bytes:
                 x, y = np.array([0, max(last, 1)]), np.repeat(y[:1], 2, axis=0)
             mean, sd = y.mean(1), y.std(1)
             style = "--" if key[0] == "oracle" else "-"
-            panel.plot(x, mean, style, color=colours[key], lw=1.6, label=name(*key), zorder=3)
+            panel.plot(x, mean, style, color=colours[key], lw=2.2 if key[0] == "calibrated" else 1.5, label=name(*key))
             if key[0] != "oracle":
                 low = np.maximum(mean - sd, 0.0)
-                panel.fill_between(x, low, mean + sd, color=colours[key], alpha=0.10, lw=0, zorder=2)
+                panel.fill_between(x, low, mean + sd, color=colours[key], alpha=0.07, lw=0)
         panel.set_title(title, fontsize=11)
         panel.set_xlabel("iteration")
         panel.spines[["top", "right"]].set_visible(False)
         panel.grid(alpha=0.25, lw=0.5)
         panel.margins(x=0.01)
-    panels[1].axhline(LIMIT, color="#dc2626", lw=1.0, ls=":", zorder=4)
+    limit = panels[1].axhline(LIMIT, color="#222222", lw=1.0, ls=":")
     panels[2].set_ylim(bottom=-0.3)
     panels[3].set_yscale("symlog", linthresh=0.01)
     panels[3].set_ylim(bottom=-0.002)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 7), frameon=False, fontsize=9)
+    handles, labels = [*handles, limit], [*labels, "cost limit"]
+    figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 8), frameon=False, fontsize=9)
     figure.suptitle(f"{caption}: mean and standard deviation over worlds", fontsize=9, color="#64748b")
     return _png(figure)
 
@@ -165,9 +183,9 @@ def _triangles(panel: Any, values: Array, size: int, colours: str) -> PolyCollec
 
 
 def _arrows(panel: Any, policy: Array, visits: Array, size: int) -> None:
-    """An arrow per action of probability over 5 %, as long as that; dark cells get light arrows."""
-    s, a = np.nonzero(policy > 0.05)
-    length = 0.42 * policy[s, a]
+    """An arrow per action of probability over ¼, as long as that; dark cells get light arrows."""
+    s, a = np.nonzero(policy > 0.25)
+    length = 0.6 * policy[s, a]
     steps = np.array([ARROWS[int(i)] for i in a]).reshape(-1, 2) * length[:, None]
     light = np.sqrt(visits[s]) > 0.6 * np.sqrt(visits.max())
     panel.quiver(
@@ -176,6 +194,7 @@ def _arrows(panel: Any, policy: Array, visits: Array, size: int) -> None:
         steps[:, 0],
         steps[:, 1],
         angles="xy",
+        pivot="mid",
         scale_units="xy",
         scale=1,
         width=0.006,
