@@ -1,10 +1,12 @@
 """What do the parts of the gridworld experiment contribute?
 
-    python benchmarks/gridworld_study.py alpha|episodes|prior|uneven [WORLDS] [SEED] [JOBS]
+    python benchmarks/gridworld_study.py alpha|counts|episodes|prior|uneven [WORLDS] [SEED] [JOBS]
 
-`alpha`: violations of the paper's PI rule for several gains. `episodes`: the paper's agents with ten
-episodes of 50 steps, as the calibrated one has. `prior`: the calibrated agent with a flat prior instead of a pooled
-one. `uneven`: the calibrated agent in worlds where each cell slips by a probability, and in directions, of its own.
+- `alpha`: violations of the paper's PI rule for several gains.
+- `counts`: CAP without a penalty, by the prior of its counts.
+- `episodes`: the paper's agents with ten episodes of 50 steps, as the calibrated one has.
+- `prior`: the calibrated agent with a flat prior instead of a pooled one.
+- `uneven`: the calibrated agent in worlds where each cell slips by a probability, and in directions, of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 from capax.kappa import PI
 from capax.loop import run
 from capax.paper.gridworld import LIMIT, RESTARTS, ROUNDING, Settings, make_agent
-from capax.tabular import CMDP, World, gridworld, solve
+from capax.tabular import CMDP, World, gridworld, neighbour_prior, self_loop_prior, solve, uniform_prior
 from capax.tabular.gridworld import SLIPS
 from capax.tabular.sampler import WorldCollector
 from capax.threads import one_blas_thread
@@ -36,6 +38,15 @@ def alpha_study(gain: float, world: World) -> tuple[Agent[Any], int]:
     """The paper's agent with another gain of the PI rule."""
     agent, restarts = make_agent(world, "adaptive", ITERATIONS)
     return replace(agent, rule=PI(alpha=gain)), restarts
+
+
+def count_prior(name: str, world: World) -> tuple[Agent[Any], int]:
+    """CAP with κ = 0 and another prior for transitions that were hardly seen."""
+    agent, restarts = make_agent(world, "0", ITERATIONS)
+    cmdp = world.cmdp
+    priors = {"neighbours": neighbour_prior(world.successors, cmdp.A)}
+    priors |= {"uniform": uniform_prior(cmdp.S, cmdp.A), "self-loop": self_loop_prior(cmdp.S, cmdp.A)}
+    return replace(agent, known=agent.known._replace(prior=priors[name])), restarts
 
 
 def ten_episodes(method: str, world: World) -> tuple[Agent[Any], int]:
@@ -92,6 +103,7 @@ def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
     """Run a study and print a line of JSON per variant."""
     variants: list[tuple[dict[str, Any], Any, str]] = {
         "alpha": [({"alpha": a}, partial(alpha_study, a), "any") for a in (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)],
+        "counts": [({"prior": p}, partial(count_prior, p), "any") for p in ("neighbours", "uniform", "self-loop")],
         "episodes": [
             ({"method": m}, partial(ten_episodes, m), "any") for m in ("0", "0.01", "0.05", "0.1", "adaptive")
         ],
