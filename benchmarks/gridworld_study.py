@@ -84,18 +84,13 @@ def one(make: Any, slip: str, seed: int, number: int) -> tuple[float, float, lis
     world = gridworld(rng, slip="any" if slip == "uneven" else slip)
     if slip == "uneven":
         world = uneven(rng, world)
-    earned, paid = [], []
     with one_blas_thread():
         best = solve(world.cmdp, LIMIT).reward
         agent, restarts = make(world)
         collector = WorldCollector(world.cmdp, Settings.samples, restarts)
         key = jr.fold_in(jr.key(seed), number)
-
-        def log(_: int, episode: Any, __: Any) -> None:
-            earned.append(episode.earned)
-            paid.append(episode.paid)
-
-        run(agent, collector, episodes=ITERATIONS + 1, key=key, log=log)
+        _, *outcomes = run(agent, collector, start=Settings.samples, steps=Settings.samples * (ITERATIONS + 2), key=key)
+        earned, paid = ([getattr(o.episode, name) for o in outcomes] for name in ("earned", "paid"))
     return best, earned[-1], paid
 
 

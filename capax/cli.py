@@ -1,15 +1,20 @@
-"""The commands that a user types; what they do is elsewhere."""
+"""The commands that a user types; what they do is elsewhere.
+
+Each command is a frozen dataclass with `run`; its fields are the options, and their docstrings the help.
+"""
 
 from __future__ import annotations
 
 import io
+import json
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import tyro
 from rich.console import Console
@@ -19,6 +24,7 @@ from capax import __version__
 from capax.errors import InputError
 from capax.paper import gridworld as experiment
 from capax.runs import folder
+from capax.runs.run import Run
 
 T = TypeVar("T")
 FILES = ("episodes.jsonl", "table.json", "world.json", "figure.png", "world.png")
@@ -37,6 +43,9 @@ class Gridworld(experiment.Settings):
 
     def __post_init__(self) -> None:
         """Nothing: `run_gridworld` checks, so that what is wrong is said in our one sentence and not in a box."""
+
+    def run(self) -> None:
+        run_gridworld(self)
 
 
 def run_gridworld(command: Gridworld) -> None:
@@ -74,6 +83,167 @@ def run_gridworld(command: Gridworld) -> None:
         print(f"Written to {command.out}: {', '.join(FILES)}")
 
 
+@dataclass(frozen=True)
+class Train:
+    """Train an agent that keeps the cost of its episodes under a limit while it learns."""
+
+    task: tyro.conf.Positional[str]
+    """A Gymnasium id (`capax tasks` lists ours), or module:Id for one that a module of yours registers."""
+    method: Literal["cap", "ccem", "cem", "random"] = "cap"
+    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions."""
+    kappa: str = "conformal"
+    """How κ is chosen: conformal, adam, pi, or a number for a κ that stays."""
+    violation_rate: float = 0.02
+    """Share of the planned episodes that may exceed the limit (conformal)."""
+    cost_limit: float | None = None
+    """Cost that an episode may have; None: the task's own."""
+    discounted: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The limit is on the discounted cost; without this and the next, on what the task says, or else undiscounted."""
+    undiscounted: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The limit is on the plain sum of an episode's costs."""
+    steps: int = 100_000
+    """Environment steps; the episode in which they end is played to its end."""
+    episode_steps: int | None = None
+    """Steps after which an episode is cut off; None: the environment's own time limit."""
+    seed: int = 0
+    """Everything random follows from it."""
+    preset: Literal["paper", "fast"] = "paper"
+    """paper: the paper's sizes, for a GPU; fast: far fewer model evaluations, for two CPU cores."""
+    set: tuple[str, ...] = ()
+    """Single settings of the preset to change, as NAME=VALUE (population=200 horizon=15)."""
+    initial_data: Path | None = None
+    """An .npz of logged transitions (obs, action, reward, cost, next_obs) to begin with, instead of random steps."""
+    device: Literal["cpu", "gpu"] | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+    out: Path | None = None
+    """Folder of the run; None: runs/TASK-METHOD-SEED."""
+    force: bool = False
+    """Overwrite a run that is there."""
+
+    def run(self) -> None:
+        use_device(self.device)
+        sys.path.insert(0, os.getcwd())  # module:Id finds a module of the current folder
+        from capax.train import train  # JAX takes a second to import, and errors of spelling should not
+
+        if self.undiscounted and self.discounted:
+            raise InputError("--discounted and --undiscounted contradict each other: give one of them.")
+        plain = re.sub(r"[^A-Za-z0-9.]+", "-", self.task.removeprefix("capax/"))
+        out = self.out if self.out is not None else Path("runs") / f"{plain}-{self.method}-{self.seed}"
+        if not out.name:
+            raise InputError("--out is empty: name a folder for the run, or leave --out away.")
+        run = train(
+            self.task,
+            steps=self.steps,
+            out=out,
+            method=self.method,
+            kappa=self.kappa,
+            violation_rate=self.violation_rate,
+            cost_limit=self.cost_limit,
+            discounted=self.discounted if self.discounted or self.undiscounted else None,
+            initial_data=self.initial_data,
+            episode_steps=self.episode_steps,
+            seed=self.seed,
+            preset=self.preset,
+            settings=dict(assignment(text) for text in self.set),
+            force=self.force,
+        )
+        print(run)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play fresh episodes with the policy of a run."""
+
+    folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
+    """A folder that capax train has written."""
+    episodes: int = 10
+    """Episodes to play."""
+    seed: int = 0
+    """Decides which ones; they are others than those of a training with the same seed."""
+    video: bool = False
+    """Write a film of the first episode, RUN/video.mp4."""
+    json: bool = False
+    """Print JSON, and nothing else, on standard output."""
+    device: Literal["cpu", "gpu"] | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+
+    def run(self) -> None:
+        use_device(self.device)
+        sys.path.insert(0, os.getcwd())
+        from capax.evaluate import evaluate
+
+        cost = "discounted_cost" if Run(self.folder).config["discounted"] else "cost"
+
+        def tell(row: dict[str, Any]) -> None:
+            if not self.json:
+                shown = f"return {row['return']:.2f}  {cost.replace('_', ' ')} {row[cost]:.2f}"
+                print(f"episode {row['episode']}  {shown}{'  violation' if row['violation'] else ''}", flush=True)
+
+        film = self.folder / "video.mp4" if self.video else None
+        result = evaluate(self.folder, episodes=self.episodes, seed=self.seed, film=film, on_episode=tell)
+        if self.json:
+            sys.stdout.write(folder.to_json(result.as_dict()))
+            return
+        limit = "no limit" if result.limit is None else f"limit {result.limit:g}"
+        paid = result.mean_discounted_cost if result.discounted else result.mean_cost
+        print(
+            f"mean of {self.episodes}: return {result.mean_return:.2f}, {cost.replace('_', ' ')} {paid:.2f} ({limit}), "
+            f"{result.violations} violations"
+        )
+        if film is not None:
+            print(f"Written to {film}")
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """List the registered tasks with their limits and conventions."""
+
+    json: bool = False
+    """Print JSON, and nothing else, on standard output."""
+
+    def run(self) -> None:
+        from capax.tasks import tasks
+
+        rows = tasks()
+        if self.json:
+            sys.stdout.write(folder.to_json([row._asdict() for row in rows]))
+            return
+        wide = max(len(row.id) for row in rows)
+        print(f"{'task':{wide}}  {'limit':>8}  {'convention':12}  steps per episode")
+        for row in rows:
+            convention = "discounted" if row.discounted else "undiscounted"
+            print(f"{row.id:{wide}}  {row.limit:8g}  {convention:12}  {row.episode_steps or 'no end'}")
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {"gridworld": Gridworld, "train": Train, "evaluate": Evaluate, "tasks": Tasks}
+
+
+def assignment(text: str) -> tuple[str, Any]:
+    """NAME=VALUE, the value as JSON has it."""
+    name, equals, value = text.partition("=")
+    if not equals or not name or not value:
+        raise InputError(f"--set {text} is no setting: write NAME=VALUE, as in population=200.")
+    try:
+        return name.replace("-", "_"), json.loads(value.lower() if value in ("True", "False") else value)
+    except ValueError:
+        return name.replace("-", "_"), value
+
+
+def use_device(device: str | None) -> None:
+    """Have JAX compute there; said before anything is computed."""
+    if device is None:
+        return
+    import jax
+
+    jax.config.update("jax_platforms", "cuda" if device == "gpu" else "cpu")
+    try:
+        jax.devices()
+    except RuntimeError:
+        raise InputError(
+            "JAX finds no GPU: install capax[gpu] on a machine with one, or leave --device away."
+        ) from None
+
+
 def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
     """Pass items on while showing how many have come: a live bar, or plain lines if that is not a terminal."""
     console = Console(stderr=True)
@@ -98,8 +268,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"capax {__version__}")
         return
     try:
-        command = tyro.extras.subcommand_cli_from_dict({"gridworld": Gridworld}, prog="capax", args=arguments)
-        run_gridworld(command)
+        command: Any = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="capax", args=arguments)
+        command.run()
         sys.stdout.flush()
     except InputError as error:
         print(f"capax: {error}", file=sys.stderr)

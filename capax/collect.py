@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,9 @@ import jax.random as jr
 import numpy as np
 from numpy import ndarray as Array
 
+from capax.envs.adapt import Task
 from capax.errors import InputError
-from capax.types import Agent, Episode, Key
+from capax.types import Agent, Episode, Key, Metrics, Spec
 
 
 @dataclass(frozen=True)
@@ -27,24 +28,23 @@ class GymCollector:
     gamma: float
     """Discount of a step: what is earned and paid is discounted and normalised, (1−γ) Σ γ^t r_t."""
 
-    def collect(self, agent: Agent[Any], state: Any, key: Key) -> Episode:
-        """Act with the agent, step by step."""
+    def collect(self, agent: Agent[Any], state: Any, key: Key, most: int | None = None) -> Episode:
+        """Act with the agent, step by step; a collection is always whole."""
         seed, k_act = split(key)
         obs, _ = self.env.reset(seed=int(seed))
         carry, length = agent.begin(state), 0
-        seen: list[tuple[Any, ...]] = []
-        sums: defaultdict[str, float] = defaultdict(float)
+        seen: list[Metrics] = []
+        extras: list[Metrics] = []
         ended: list[int] = []
         for number in range(self.steps):
-            action, carry, extras = agent.act(state, carry, obs, jr.fold_in(k_act, number))
+            action, carry, said = agent.act(state, carry, obs, jr.fold_in(k_act, number))
             next_obs, reward, terminated, truncated, info = self.env.step(action)
             if not np.isfinite(info.get("cost", np.nan)) or not np.isfinite(float(reward)):
                 raise InputError(
                     f'{self.env} gives no number as info["cost"] or as reward: put one there in each step.'
                 )
-            seen.append((obs, action, reward, info["cost"], next_obs))
-            for name, value in extras.items():
-                sums[name] += value
+            seen.append(_transition(obs, action, reward, info["cost"], next_obs, terminated))
+            extras.append(said)
             obs, length = next_obs, length + 1
             if terminated or truncated:
                 ended.append(length)
@@ -52,10 +52,45 @@ class GymCollector:
                 if number + 1 < self.steps:
                     obs, _ = self.env.reset()
                     carry = agent.begin(state)
-        obs, action, reward, cost, next_obs = (np.asarray(column) for column in zip(*seen, strict=True))
-        means = {name: total / len(seen) for name, total in sums.items()}
-        earned, paid = (_discounted(signal, ended, self.gamma) for signal in (reward, cost))
-        return Episode(obs, action, reward, cost, next_obs, earned, paid, means)
+        columns = _columns(seen)
+        earned, paid = (_discounted(columns[signal], ended, self.gamma) for signal in ("reward", "cost"))
+        return Episode(**columns, earned=earned, paid=paid, extras=_columns(extras))
+
+
+@dataclass(frozen=True)
+class EpisodeCollector:
+    """Acts out one episode of a task; return and cost are those of the episode, in the task's convention."""
+
+    task: Task
+    spec: Spec
+    on_step: Callable[[], None] = lambda: None
+    """Called after each step."""
+
+    def collect(self, agent: Agent[Any], state: Any, key: Key, most: int | None = None) -> Episode:
+        """From a seeded reset to the episode's end, or until `most` steps were taken."""
+        seed, k_act = split(key)
+        obs, carry = self.task.reset(int(seed)), agent.begin(state)
+        seen: list[Metrics] = []
+        extras: list[Metrics] = []
+        ended = False
+        while not ended and (most is None or len(seen) < most):
+            action, carry, said = agent.act(state, carry, obs, jr.fold_in(k_act, len(seen)))
+            step = self.task.step(action)
+            seen.append(_transition(obs, action, step.reward, step.cost, step.obs, step.terminated))
+            extras.append(said)
+            obs, ended = step.obs, step.terminated or step.truncated
+            self.on_step()
+        columns = _columns(seen)
+        paid = float(self.spec.weights(len(seen)) @ columns["cost"])
+        return Episode(**columns, earned=float(columns["reward"].sum()), paid=paid, extras=_columns(extras))
+
+
+def _transition(obs: Any, action: Any, reward: Any, cost: Any, next_obs: Any, terminated: Any) -> Metrics:
+    return dict(obs=obs, action=action, reward=reward, cost=cost, next_obs=next_obs, terminated=terminated)
+
+
+def _columns(rows: list[Metrics]) -> dict[str, Any]:
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]}
 
 
 def _discounted(signal: Array, ended: list[int], gamma: float) -> float:

@@ -1,7 +1,7 @@
 """How does the true cost of an episode move κ, the weight of the uncertainty penalty?
 
-A rule is a frozen dataclass with three pure methods, `init`, `update` and `relax`, over a state of its own that has a
-field `kappa`. κ is never below 0.
+A rule is a frozen dataclass with pure methods over a state of its own that has a field `kappa`. κ is never below 0.
+The rule that capax uses by default is in `conformal.py`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from capax.errors import InputError
+from capax.types import Metrics
 
 
 class Feedback(NamedTuple):
@@ -20,6 +21,18 @@ class Feedback(NamedTuple):
     """Its true cost J_c, in the task's convention."""
     limit: float
     """The limit C, in the same convention."""
+    random: bool = False
+    """Nothing was planned: a start episode."""
+    residual: float | None = None
+    """The κ at which the plan would have foretold what was paid; None where nothing was planned."""
+    unit: float | None = None
+    """The κ whose penalty alone fills the limit: what a large step of κ is, in this task's units."""
+
+    def checked(self) -> Feedback:
+        """Itself, unless the paid cost is not a number: max(0, NaN) would be 0, the least careful κ of all."""
+        if math.isnan(self.paid):
+            raise InputError("the paid cost is not a number (NaN): see what the environment puts into info['cost'].")
+        return self
 
 
 class Kappa(NamedTuple):
@@ -29,7 +42,7 @@ class Kappa(NamedTuple):
 
 
 class Rule(Protocol):
-    """A way to choose κ. Its state is any tuple with a field `kappa`."""
+    """A way to choose κ. Its state is any tuple of numbers with a field `kappa`."""
 
     def init(self) -> Any:
         """The state before the first plan."""
@@ -39,6 +52,9 @@ class Rule(Protocol):
 
     def relax(self, state: Any) -> Any | None:
         """The state to plan with when no plan is feasible at `state.kappa`; None if the rule will not give way."""
+
+    def report(self, state: Any) -> Metrics:
+        """What κ was made of, beside κ itself."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +77,9 @@ class Fixed:
     def relax(self, state: Kappa) -> Kappa | None:
         return None
 
+    def report(self, state: Kappa) -> Metrics:
+        return {}
+
 
 @dataclass(frozen=True)
 class PI:
@@ -82,8 +101,7 @@ class PI:
         return Kappa(self.start)
 
     def update(self, state: Kappa, feedback: Feedback) -> Kappa:
-        if math.isnan(feedback.paid):  # max(0, NaN) would be 0, the least careful κ of all
-            raise InputError("the paid cost is not a number (NaN): see what the environment puts into info['cost'].")
+        feedback = feedback.checked()
         return Kappa(max(0.0, state.kappa + self.alpha * (feedback.paid - feedback.limit)))
 
     def relax(self, state: Kappa) -> Kappa | None:
@@ -92,3 +110,54 @@ class PI:
             return None
         half = state.kappa / 2.0
         return Kappa(half if half >= self.smallest else 0.0)
+
+    def report(self, state: Kappa) -> Metrics:
+        return {}
+
+
+class AdamState(NamedTuple):
+    """κ and Adam's two moments."""
+
+    kappa: float
+    m: float = 0.0
+    v: float = 0.0
+    updates: int = 0
+
+
+@dataclass(frozen=True)
+class Adam:
+    """The rule of the paper's hyper-parameter table: Adam on κ with the gradient −(J_c − C), here kept at κ ≥ 0.
+
+    Random start episodes move κ too, as published.
+    """
+
+    rate: float = 0.1
+    """Learning rate: about what κ moves in an episode, whatever the size of the error."""
+    start: float = 1.0
+    """κ before the first episode."""
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "start"):
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise InputError(f"{name} is {getattr(self, name)}: give a finite number >= 0.")
+
+    def init(self) -> AdamState:
+        return AdamState(self.start)
+
+    def update(self, state: AdamState, feedback: Feedback) -> AdamState:
+        feedback = feedback.checked()
+        error, updates = feedback.paid - feedback.limit, state.updates + 1
+        m = self.beta1 * state.m + (1.0 - self.beta1) * error
+        v = self.beta2 * state.v + (1.0 - self.beta2) * error**2
+        scaled = math.sqrt(v / (1.0 - self.beta2**updates)) + self.epsilon
+        step = self.rate * m / (1.0 - self.beta1**updates) / scaled
+        return AdamState(max(0.0, state.kappa + step), m, v, updates)
+
+    def relax(self, state: AdamState) -> AdamState | None:
+        return None
+
+    def report(self, state: AdamState) -> Metrics:
+        return {"adam_m": state.m, "adam_v": state.v}

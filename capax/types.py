@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import jax
+import numpy as np
 from numpy import ndarray as Array
 
 Key = jax.Array
@@ -20,6 +21,21 @@ class Spec(NamedTuple):
     """The cost that must not be exceeded, in the same convention as `Episode.paid`."""
     gamma: float
     """Discount of a step."""
+    discounted: bool = True
+    """Whether the limit is on Σ γ^t c_t or on Σ c_t."""
+    episode_steps: int | None = None
+    """Steps of a whole episode; None where an env sets no limit to them."""
+
+    def weights(self, steps: int) -> Array:
+        """What a cost counts at each of the first `steps` steps of an episode, `[T]`."""
+        return self.gamma ** np.arange(steps) if self.discounted else np.ones(steps)
+
+    @property
+    def scale(self) -> float:
+        """What a constant cost of 1 sums to over a whole episode: a plan's mean cost times this meets the limit."""
+        if self.episode_steps is None:
+            return 1.0 / (1.0 - self.gamma)
+        return float(self.weights(self.episode_steps).sum())
 
 
 class Episode(NamedTuple):
@@ -39,8 +55,17 @@ class Episode(NamedTuple):
     """Return of the policy in the task's convention, exact where the world can tell."""
     paid: float
     """Cost of the policy in the task's convention, exact where the world can tell: the J_c of Algorithm 1."""
-    extras: Metrics
-    """Means of what `Agent.act` reported."""
+    extras: Mapping[str, Array]
+    """What `Agent.act` reported, `[T]` each."""
+    terminated: Array
+    """`[T]`: the world ended here (a time limit is no end)."""
+    random: bool = False
+    """Acted out by the start policy, not by a plan."""
+
+    @property
+    def means(self) -> Metrics:
+        """What `Agent.act` reported, averaged over the steps."""
+        return {name: float(np.mean(values)) for name, values in self.extras.items()}
 
 
 State = TypeVar("State")
@@ -68,5 +93,5 @@ class Agent(Protocol[State]):
 class Collector(Protocol):
     """Whatever can act out an agent's policy and bring back an `Episode`."""
 
-    def collect(self, agent: Agent[Any], state: Any, key: Key) -> Episode:
-        """Act with the agent as it is now."""
+    def collect(self, agent: Agent[Any], state: Any, key: Key, most: int | None = None) -> Episode:
+        """Act with the agent as it is now, for `most` steps at most."""

@@ -88,14 +88,9 @@ class Doubling:
 def test_a_rule_of_ones_own_works_in_the_agent_unchanged():
     world = gridworld(np.random.default_rng(0), size=3, gamma=0.9)
     cmdp, limit, rule = world.cmdp, 0.11, Doubling(1e-4)
-    seen: list[tuple[float, float]] = []
-    state = run(
-        TabularCAP(told(world), Spec(limit, 0.9), rule),
-        WorldCollector(cmdp, 30),
-        episodes=5,
-        key=jr.key(0),
-        log=lambda number, episode, metrics: seen.append((metrics["kappa"], episode.paid)),
-    )
+    agent = TabularCAP(told(world), Spec(limit, 0.9), rule)
+    _, *outcomes = run(agent, WorldCollector(cmdp, 30), start=30, steps=180, key=jr.key(0))
+    seen, state = [(o.metrics["kappa"], o.episode.paid) for o in outcomes], outcomes[-1].state
     violations = np.cumsum([paid > limit for _, paid in seen])
     assert 0 < violations[-1] < 5
     assert [kappa for kappa, _ in seen] == [1e-4 * 2.0**count for count in (0, *violations[:-1])]

@@ -46,49 +46,75 @@ class Recorder:
         self.calls.append(("adapt", state, int(episode.paid)))
         return state + 10, {"adapted": state}
 
-    def collect(self, agent: Any, state: int, key: Any) -> Episode:
+    def collect(self, agent: Any, state: int, key: Any, most: int | None = None) -> Episode:
         assert agent is self
-        self.calls.append(("collect", state))
+        self.calls.append(("collect", state) if most is None else ("collect", state, most))
         self.keys.append(bits(key))
         self.collected += 1
-        nothing = np.zeros(0)
-        return Episode(*[nothing] * 5, earned=0.0, paid=float(self.collected - 1), extras={"seen": self.collected})
+        one = np.zeros(1)
+        extras = {"seen": np.array([self.collected])}
+        return Episode(*[one] * 5, earned=0.0, paid=float(self.collected - 1), extras=extras, terminated=one)
 
 
 def test_order_of_algorithm_one():
-    # Collection 0 is the random start; plan i learns from collection i and is tried out in collection i + 1.
-    recorder, logged = Recorder(), []
-    state = run(recorder, recorder, episodes=2, key=jr.key(0), log=lambda *entry: logged.append(entry))
+    # Collections 0 and 1 are the random start of two steps; the first plan learns from both.
+    recorder = Recorder()
+    outcomes = list(run(recorder, recorder, start=2, steps=4, key=jr.key(0)))
     assert recorder.calls == [
-        ("init",), ("collect", 0),
-        ("learn", 0, [0]), ("collect", 1), ("adapt", 1, 1),
-        ("learn", 11, [1]), ("collect", 12), ("adapt", 12, 2),
+        ("init",),
+        ("collect", 0, 2), ("adapt", 0, 0),
+        ("collect", 10, 1), ("adapt", 10, 1),
+        ("learn", 20, [0, 1]), ("collect", 21), ("adapt", 21, 2),
+        ("learn", 31, [2]), ("collect", 32), ("adapt", 32, 3),
     ]  # fmt: skip
-    assert state == 22
-    assert [(number, int(episode.paid), metrics) for number, episode, metrics in logged] == [
-        (0, 1, {"learned": 0, "seen": 2, "adapted": 1}),
-        (1, 2, {"learned": 11, "seen": 3, "adapted": 12}),
+    assert [(o.number, o.steps, o.episode.random, int(o.episode.paid), o.metrics, o.state) for o in outcomes] == [
+        (0, 1, True, 0, {"seen": 1, "adapted": 0}, 10),
+        (1, 2, True, 1, {"seen": 2, "adapted": 10}, 20),
+        (2, 3, False, 2, {"learned": 20, "seen": 3, "adapted": 21}, 31),
+        (3, 4, False, 3, {"learned": 31, "seen": 4, "adapted": 32}, 42),
     ]
+
+
+def test_a_starter_acts_first_and_initial_data_are_learned_from():
+    recorder, starter = Recorder(), Recorder()
+    collected: list[Any] = []
+
+    class Both:
+        def collect(self, agent: Any, state: Any, key: Any, most: Any = None) -> Episode:
+            collected.append(agent)
+            return agent.collect(agent, state, key, most)
+
+    given = starter.collect(starter, 0, jr.key(1))
+    outcomes = list(run(recorder, Both(), start=1, steps=2, key=jr.key(0), starter=starter, initial=[given]))
+    assert [agent is starter for agent in collected] == [True, False]
+    assert ("learn", 10, [0, 1]) in recorder.calls  # the given episode, then the starter's
+    assert [outcome.episode.random for outcome in outcomes] == [True, False]
+
+
+def test_nothing_random_where_the_start_is_zero():
+    recorder = Recorder()
+    list(run(recorder, recorder, start=0, steps=1, key=jr.key(0)))
+    assert recorder.calls == [("init",), ("learn", 0, []), ("collect", 1), ("adapt", 1, 0)]
 
 
 def test_keys_are_all_different():
     recorder = Recorder()
-    run(recorder, recorder, episodes=5, key=jr.key(0), log=lambda *entry: None)
+    list(run(recorder, recorder, start=1, steps=6, key=jr.key(0)))
     assert len(recorder.keys) == 12 and len(set(recorder.keys)) == 12  # init, six collections, five times learn
 
 
 def test_keys_are_a_function_of_the_key():
     one, same, other = Recorder(), Recorder(), Recorder()
     for recorder, seed in ((one, 0), (same, 0), (other, 1)):
-        run(recorder, recorder, episodes=3, key=jr.key(seed), log=lambda *entry: None)
+        list(run(recorder, recorder, start=1, steps=4, key=jr.key(seed)))
     assert one.keys == same.keys
     assert not set(one.keys) & set(other.keys)
 
 
 def test_more_episodes_begin_like_fewer():
     few, many = Recorder(), Recorder()
-    run(few, few, episodes=2, key=jr.key(0), log=lambda *entry: None)
-    run(many, many, episodes=4, key=jr.key(0), log=lambda *entry: None)
+    list(run(few, few, start=1, steps=3, key=jr.key(0)))
+    list(run(many, many, start=1, steps=5, key=jr.key(0)))
     assert many.keys[: len(few.keys)] == few.keys
 
 
@@ -106,7 +132,8 @@ def test_learn_and_adapt_are_pure(kind):
     cmdp, spec = world.cmdp, Spec(0.15, 0.9)
     agent: Any = TabularCAP(told(world), spec, PI()) if kind == "cap" else Calibrated(told(world), spec)
     collector = WorldCollector(cmdp, 40)
-    state = run(agent, collector, episodes=2, key=jr.key(0), log=lambda *entry: None)
+    *_, last = run(agent, collector, start=40, steps=120, key=jr.key(0))
+    state = last.state
     episode = collector.collect(agent, state, jr.key(1))
     before = frozen(state)
     first, _ = agent.learn(state, [episode], jr.key(2))
@@ -124,8 +151,6 @@ def test_the_same_key_gives_the_same_run():
     agent = TabularCAP(told(world), Spec(0.15, 0.9), PI())
     runs = []
     for seed in (0, 0, 1):
-        paid: list[float] = []
-        log = lambda number, episode, metrics, paid=paid: paid.append(episode.paid)  # noqa: E731
-        run(agent, WorldCollector(cmdp, 20), episodes=4, key=jr.key(seed), log=log)
-        runs.append(paid)
+        outcomes = run(agent, WorldCollector(cmdp, 20), start=20, steps=100, key=jr.key(seed))
+        runs.append([outcome.episode.paid for outcome in outcomes])
     assert runs[0] == runs[1] != runs[2]

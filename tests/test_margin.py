@@ -240,14 +240,12 @@ def test_bonus_is_the_standard_error_of_a_pair():
 
 def test_agent_plays_within_its_margin_and_remembers_what_was_paid():
     world = gridworld(np.random.default_rng(20), size=4, gamma=0.95)
-    agent, seen = Calibrated(told(world, 0.5), Spec(0.2, 0.95), z_first=5.0, z_last=3.0, z_fall=4), []
-    state = run(
-        agent, WorldCollector(world.cmdp, 400, 4), episodes=7, key=jr.key(0), log=lambda *entry: seen.append(entry)
-    )
-    metrics = [entry[2] for entry in seen]
+    agent = Calibrated(told(world, 0.5), Spec(0.2, 0.95), z_first=5.0, z_last=3.0, z_fall=4)
+    _, *seen = run(agent, WorldCollector(world.cmdp, 400, 4), start=400, steps=8 * 400, key=jr.key(0))
+    metrics, state = [outcome.metrics for outcome in seen], seen[-1].state
     assert [entry["kappa"] for entry in metrics] == pytest.approx([5.0, 4.5, 4.0, 3.5, 3.0, 3.0, 3.0])
     assert any(entry["feasible"] for entry in metrics)
     for entry in metrics:
         if entry["feasible"]:
             assert entry["planned_cost"] + entry["kappa"] * entry["planned_sd"] <= 0.2
-    assert [paid for _, paid in state.executed] == [entry[1].paid for entry in seen]
+    assert [paid for _, paid in state.executed] == [outcome.episode.paid for outcome in seen]

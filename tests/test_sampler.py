@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -224,7 +223,7 @@ def test_gym_collector_averages_what_act_reports():
             return 0, carry, {"where": float(obs)}
 
     episode = GymCollector(Script(), 5, 0.5).collect(Counting(), None, jr.key(0))
-    assert episode.extras == {"where": pytest.approx((0 + 1 + 2 + 0 + 1) / 5)}
+    assert episode.means == {"where": pytest.approx((0 + 1 + 2 + 0 + 1) / 5)}
 
 
 def test_missing_cost_is_refused():
@@ -242,10 +241,9 @@ def test_the_loop_over_either_collector_meets_the_same_data():
     agent = TabularCAP(told(world), Spec(0.2, cmdp.gamma), Fixed(0.0))
     states, paid = [], []
     for collector in (WorldCollector(cmdp, steps, 6), by_gym(world, steps, 6)):
-        episodes: list[Episode] = []
-        log = partial(lambda seen, number, episode, metrics: seen.append(episode), episodes)
-        states.append(run(agent, collector, episodes=4, key=jr.key(3), log=log))
-        paid.append([episode.paid for episode in episodes])
+        _, *outcomes = run(agent, collector, start=steps, steps=5 * steps, key=jr.key(3))
+        states.append(outcomes[-1].state)
+        paid.append([outcome.episode.paid for outcome in outcomes])
     np.testing.assert_array_equal(states[0].model.counts, states[1].model.counts)
     np.testing.assert_array_equal(states[0].policy, states[1].policy)
     # A sampled episode's cost lies in [0, 1], so the mean of 4 × 6 of them has a standard deviation of at most .1.

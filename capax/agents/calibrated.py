@@ -86,4 +86,6 @@ class Calibrated:
         return CalibratedState(model, chosen.policy, warm, state.executed), metrics
 
     def adapt(self, state: CalibratedState, episode: Episode) -> tuple[CalibratedState, Metrics]:
+        if episode.random:
+            return state, {}
         return state._replace(executed=(*state.executed, (state.policy, episode.paid))), {}

@@ -83,6 +83,8 @@ class TabularCAP:
         return TabularState(model, plan.policy, plan, rule), metrics
 
     def adapt(self, state: TabularState, episode: Episode) -> tuple[TabularState, Metrics]:
+        if episode.random:  # data, not a policy of the agent
+            return state, {}
         return state._replace(rule=self.rule.update(state.rule, Feedback(episode.paid, self.spec.limit))), {}
 
 

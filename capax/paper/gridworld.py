@@ -26,7 +26,7 @@ from capax.tabular.gridworld import SLIPS, World, gridworld
 from capax.tabular.lp import solve
 from capax.tabular.sampler import WorldCollector
 from capax.threads import one_blas_thread
-from capax.types import Agent, Episode, Metrics, Spec
+from capax.types import Agent, Spec
 
 LIMIT = 0.1
 """Cost limit of every world, normalised (paper, appendix)."""
@@ -181,17 +181,17 @@ def _run_world(settings: Settings, number: int) -> WorldResult:
 
 def _learn(settings: Settings, number: int, world: World, method: str) -> tuple[list[dict[str, Any]], np.ndarray]:
     rows: list[dict[str, Any]] = []
-
-    def log(iteration: int, episode: Episode, metrics: Metrics) -> None:
-        rest = {name: value for name, value in metrics.items() if name != "kappa"}
-        rows.append({"return": episode.earned, "cost": episode.paid, "kappa_value": metrics["kappa"], **rest})
-
     agent, restarts = make_agent(world, method, settings.iterations)
     restarts = max(divisor for divisor in range(1, restarts + 1) if settings.samples % divisor == 0)
     collector = WorldCollector(world.cmdp, settings.samples, restarts)
     key = jr.fold_in(jr.key(settings.seed), number)
-    state = run(agent, collector, episodes=settings.iterations + 1, key=key, log=log)
-    return rows, state.policy
+    policies = settings.iterations + 1
+    for outcome in run(agent, collector, start=settings.samples, steps=settings.samples * (1 + policies), key=key):
+        episode, metrics = outcome.episode, outcome.metrics
+        if not episode.random:  # the start is data, not a policy of the agent
+            rest = {name: value for name, value in metrics.items() if name != "kappa"}
+            rows.append({"return": episode.earned, "cost": episode.paid, "kappa_value": metrics["kappa"], **rest})
+    return rows, outcome.state.policy
 
 
 def make_agent(world: World, method: str, iterations: int) -> tuple[Agent[Any], int]:

@@ -108,8 +108,8 @@ class WorldCollector:
         with jax.enable_x64(True):
             return jax.tree.map(jnp.asarray, self.table)
 
-    def collect(self, agent: Agent[Any], state: Any, key: Key) -> Episode:
-        """Act out the policy that `agent.begin` returns."""
+    def collect(self, agent: Agent[Any], state: Any, key: Key, most: int | None = None) -> Episode:
+        """Act out the policy that `agent.begin` returns; a collection is always whole."""
         policy = agent.begin(state)
         seed, u_action = _draws(key, steps=self.steps)
         # in the order in which an env draws them: one number at a reset, three at a step
@@ -121,4 +121,4 @@ class WorldCollector:
             s, a, s_next = np.asarray(_walk(self._on_device, thresholds(policy), u_action, u_step[:, 0], first))
         reward, cost = (u_step[:, 1] < self.cmdp.r[s, a]) * 1.0, (u_step[:, 2] < self.cmdp.c[s, a]) * 1.0
         earned, paid, _ = evaluate_trusted(self.cmdp, policy)
-        return Episode(s, a, reward, cost, s_next, earned, paid, {})
+        return Episode(s, a, reward, cost, s_next, earned, paid, {}, np.zeros(self.steps, bool))

@@ -1,0 +1,152 @@
+"""CAP for continuous control: a probabilistic ensemble, constrained CEM, and a rule that moves κ.
+
+CCEM is this agent with κ fixed at 0, and CEM (PETS) is that without a limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from capax.agents.start import uniform
+from capax.buffer import Buffer
+from capax.conformal import binary_residual, real_residual
+from capax.kappa import Feedback, Rule
+from capax.models import ensemble
+from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
+from capax.planning.ccem import CEM, PlanInfo, plan, shifted
+from capax.types import Episode, Key, Metrics, Spec
+
+
+@dataclass(frozen=True)
+class PetsSettings:
+    """What the agent is made of."""
+
+    ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
+    cem: CEM = field(default_factory=CEM)
+    start_steps: int = 1000
+    """Random steps before the first fit (paper, hyper-parameter table)."""
+    buffer: int = 1_000_000
+    """Transitions that are remembered (paper, hyper-parameter table)."""
+    fit_every: int | None = None
+    """New steps between two fits; None: as many as a whole episode has (paper: 1000, an episode)."""
+    gamma: float = 0.99
+    """Discount of a step, in discounted sums."""
+
+
+class PetsState(NamedTuple):
+    """What the agent remembers from episode to episode."""
+
+    model: Ensemble
+    optimiser: Any
+    scaling: Scaling | None
+    """None before the first fit: the agent acts at random."""
+    buffer: Buffer
+    waiting: int
+    """Steps that came in since the last fit."""
+    rule: Any
+
+
+@dataclass(frozen=True)
+class Pets:
+    """CAP with an ensemble (Algorithm 1 with Eq. 7 and 8)."""
+
+    spec: Spec
+    rule: Rule
+    obs_dim: int
+    action_dim: int
+    settings: PetsSettings
+    capacity: int
+    """Steps that the run is to have: the buffer is padded to them, so that a fit is compiled once."""
+
+    @cached_property
+    def _plan(self) -> Any:
+        rollout = partial(ensemble.rollout, settings=self.settings.ensemble)
+
+        def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
+            mean, info = plan(
+                key, params, obs, warm, kappa, limit, params[1].binary, rollout=rollout, cem=self.settings.cem
+            )
+            return jnp.concatenate([mean[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
+
+        return jax.jit(act)
+
+    def init(self, key: Key) -> PetsState:
+        model = ensemble.init(key, self.obs_dim, self.action_dim, self.settings.ensemble)
+        optimiser = optax.adam(self.settings.ensemble.learning_rate).init(model)
+        buffer = Buffer.empty(self.obs_dim, self.action_dim)
+        return PetsState(model, optimiser, None, buffer, 0, self.rule.init())
+
+    def begin(self, state: PetsState) -> Any:
+        return jnp.zeros((self.settings.cem.horizon, self.action_dim))
+
+    def act(self, state: PetsState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        """The first action of the best plan within the limit."""
+        if state.scaling is None:
+            return np.asarray(uniform(key, self.action_dim)), carry, {}
+        per_step = np.float32(self.spec.limit / self.spec.scale)
+        start = np.asarray(obs, np.float32)
+        params = (state.model, state.scaling)
+        packed, carry = self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
+        action, info = np.split(np.asarray(packed), [self.action_dim])
+        return action, carry, {f"plan_{name}": float(value) for name, value in zip(PlanInfo._fields, info, strict=True)}
+
+    def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
+        """Remember what is new, and fit once enough of it has come."""
+        buffer, waiting = state.buffer, state.waiting
+        for episode in episodes:
+            buffer, waiting = buffer.add(episode, self.settings.buffer), waiting + len(episode.reward)
+        every = self.settings.fit_every or self.spec.episode_steps or 1000
+        state = state._replace(buffer=buffer, waiting=waiting)
+        if state.scaling is not None and waiting < every:
+            return state, {}
+        scale = ensemble.scaling(buffer)
+        model, optimiser, loss = ensemble.fit(
+            state.model,
+            state.optimiser,
+            scale,
+            buffer.padded(capacity_for(buffer.size, self.capacity)),
+            buffer.size,
+            key,
+            self.settings.ensemble,
+        )
+        return state._replace(model=model, optimiser=optimiser, scaling=scale, waiting=0), {"model_loss": float(loss)}
+
+    def adapt(self, state: PetsState, episode: Episode) -> tuple[PetsState, Metrics]:
+        """Let what was paid, beside what was planned, move κ."""
+        feedback, told = self.feedback(state, episode)
+        rule = self.rule.update(state.rule, feedback)
+        used = {"kappa": float(state.rule.kappa), **self.rule.report(state.rule)}
+        return state._replace(rule=rule), {**used, **told}
+
+    def feedback(self, state: PetsState, episode: Episode) -> tuple[Feedback, Metrics]:
+        """What the rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention."""
+        spec = self.spec
+        if "plan_cost" not in episode.extras or state.scaling is None:
+            return Feedback(episode.paid, spec.limit, random=True), {}
+        weights = spec.weights(len(episode.reward))
+        seen = episode.extras
+        planned, U = float(weights @ seen["plan_cost"]), float(weights @ seen["plan_uncertainty"])
+        if bool(state.scaling.binary):
+            logit, u = seen["plan_first_cost"], seen["plan_first_uncertainty"]
+            residual = binary_residual(logit, u, weights * episode.cost, spec.limit)
+            unit = float(np.mean(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
+        else:
+            residual = real_residual(episode.paid, planned, U)
+            unit = (spec.limit if spec.limit > 0.0 else episode.paid) / U if U > 0.0 else 0.0
+        told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
+        return Feedback(episode.paid, spec.limit, False, residual, unit), told
+
+
+def capacity_for(count: int, capacity: int) -> int:
+    """The size that `count` rows are padded to: the run's own, doubled where a run is longer than it was meant to be."""
+    while capacity < count:
+        capacity *= 2
+    return capacity

@@ -1,0 +1,104 @@
+"""Which κ keeps a wanted rate of violations? The rule that capax uses by default.
+
+κ = max(0, q) + k. The first part is foresight: q is an upper quantile of recent residuals, where a residual is the κ at
+which an executed plan would have foretold what was then paid. The second is feedback: k ≥ 0 rises when an episode
+violates and falls slowly when it does not, so that the share of violating episodes is driven to at most ε whatever the
+model does (proved in docs/guarantees.md). Residuals, k and its step are all in units of κ: nothing depends on the task's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+from numpy import ndarray as Array
+
+from capax.errors import InputError
+from capax.kappa import Feedback
+from capax.types import Metrics
+
+
+class ConformalState(NamedTuple):
+    """κ and what it is made of."""
+
+    kappa: float = 0.0
+    k: float = 0.0
+    step: float = 0.0
+    """η: what a violation adds to k; fixed at the first violation, before which k is 0 anyway."""
+    residuals: tuple[float, ...] = ()
+    """The last ones, oldest first."""
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """κ = max(0, q) + k,  k ← max(0, k + η (1[J_c > C] − ε))."""
+
+    rate: float = 0.02
+    """ε: the share of planned episodes that may violate."""
+    window: int = 12
+    """Residuals that q is the upper quantile of."""
+    gain: float = 0.1
+    """η in units of the κ whose penalty alone would fill the limit."""
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.rate < 1.0:
+            raise InputError(f"the violation rate is {self.rate}: give a number above 0 and below 1.")
+        if self.window < 1 or not 0.0 < self.gain < float("inf"):
+            raise InputError(
+                f"window is {self.window} and gain {self.gain}: give a whole number >= 1 and a number > 0."
+            )
+
+    def init(self) -> ConformalState:
+        return ConformalState()
+
+    def update(self, state: ConformalState, feedback: Feedback) -> ConformalState:
+        residual, unit = feedback.residual, feedback.unit
+        if feedback.random or residual is None or unit is None:
+            return state
+        feedback = feedback.checked()
+        violated = feedback.paid > feedback.limit
+        step = state.step if state.step > 0.0 or not violated else self.gain * unit
+        k = max(0.0, state.k + step * (violated - self.rate))
+        # an early model plans nonsense: no residual asks for more than one limit's worth of penalty above the present κ
+        residuals = (*state.residuals, min(residual, state.kappa + unit))[-self.window :]
+        return ConformalState(max(0.0, upper_quantile(residuals, self.rate)) + k, k, step, residuals)
+
+    def relax(self, state: ConformalState) -> ConformalState | None:
+        return None
+
+    def report(self, state: ConformalState) -> Metrics:
+        quantile = upper_quantile(state.residuals, self.rate) if state.residuals else None
+        return {"quantile": quantile, "k": state.k, "k_step": state.step}
+
+
+def upper_quantile(residuals: Sequence[float], rate: float) -> float:
+    """The ⌈(n + 1)(1 − ε)⌉-th smallest of n, the largest at most: exceeded by a fresh one with probability ε or less,
+    if residuals are exchangeable and n ≥ 1/ε − 1 (split conformal prediction)."""
+    n = len(residuals)
+    rank = min(n, math.ceil((n + 1) * (1.0 - rate) - 1e-9))
+    return sorted(residuals)[max(rank, 1) - 1]
+
+
+def real_residual(paid: float, planned: float, uncertainty: float) -> float:
+    """(J_c − Ĵ_c) / U: the κ at which the planned cost with its penalty would have been the cost that was paid."""
+    return (paid - planned) / uncertainty if uncertainty > 0.0 else 0.0
+
+
+def binary_residual(
+    logit: Float[Array, " T"], uncertainty: Float[Array, " T"], weighted: Float[Array, " T"], limit: float
+) -> float:
+    """The least κ that would have flagged enough of the steps that paid for the rest of them to be within the limit.
+
+    The κ that flags a step is −logit/u; `weighted` is what each step paid, in the task's convention. It is 0 for an
+    episode within the limit: such a one asks for no penalty.
+    """
+    if weighted.sum() <= limit:
+        return 0.0
+    needed = -logit / np.maximum(uncertainty, np.finfo(np.float32).tiny)
+    order = np.argsort(needed)[weighted[np.argsort(needed)] > 0.0]  # the steps that paid, easily flagged ones first
+    left = weighted.sum() - np.cumsum(weighted[order])  # what stays unflagged with κ at each of them
+    return float(needed[order][np.argmax(left <= limit)])

@@ -1,0 +1,129 @@
+"""What does a trained policy earn and pay in fresh episodes?"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.random as jr
+import numpy as np
+
+from capax import video
+from capax.collect import EpisodeCollector
+from capax.envs.adapt import Cost, Task, make
+from capax.errors import InputError
+from capax.policy import restore
+from capax.runs.run import Run
+from capax.types import Spec
+
+FRESH = 0x5EED
+"""Folded into the seed, so that an evaluation meets other episodes than the training with the same seed did."""
+
+MEANS = ("return", "discounted_return", "cost", "discounted_cost")
+
+
+class Evaluation(NamedTuple):
+    """Episodes of one policy, and their means."""
+
+    rows: list[dict[str, Any]]
+    mean_return: float
+    mean_discounted_return: float
+    mean_cost: float
+    mean_discounted_cost: float
+    limit: float | None
+    discounted: bool
+    violations: int
+    video: str | None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain numbers, for JSON."""
+        named = self._asdict()
+        return {**{name: value for name, value in named.items() if name != "rows"}, "episodes": named["rows"]}
+
+
+def evaluate(
+    run: str | Path | Run,
+    *,
+    episodes: int = 10,
+    seed: int = 0,
+    env: Callable[[], Any] | None = None,
+    cost: Cost | None = None,
+    film: str | Path | None = None,
+    on_episode: Callable[[dict[str, Any]], None] = lambda row: None,
+) -> Evaluation:
+    """Play `episodes` episodes with the policy of a run; nothing is learned from them.
+
+    `env` and `cost` are needed again where the run was made with functions. `film` names an mp4 of the first episode.
+    """
+    run = run if isinstance(run, Run) else Run(Path(run))
+    config = run.config
+    if not isinstance(episodes, int) or episodes < 1:
+        raise InputError(f"episodes is {episodes!r}: give a whole number >= 1.")
+    if not isinstance(seed, int) or not 0 <= seed < 2**31:
+        raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
+    if env is None and config["made_by"] == "function":
+        raise InputError(
+            f"{run.folder} was trained in an environment that a function made: call capax.evaluate(run, env=make)."
+        )
+    if cost is None and config["own_cost"]:
+        raise InputError(f"{run.folder} was trained with a cost function: call capax.evaluate(run, cost=...) with it.")
+    agent, state = restore(run)
+    render = None if film is None else "rgb_array"
+    if film is not None:
+        video.headless(mujoco="Velocity" in config["task"])
+    task = make(env or config["task"], cost=cost, episode_steps=config["episode_steps"], render_mode=render)
+    limit = math.inf if config["cost_limit"] is None else config["cost_limit"]
+    spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"])
+    try:
+        same_sizes(task, config)
+        rows, frames = [], []
+        for number in range(episodes):
+            filmed = film is not None and number == 0
+            on_step = (lambda: frames.append(video.frame_of(task.render))) if filmed else (lambda: None)
+            key = jr.fold_in(jr.fold_in(jr.key(seed), FRESH), number)
+            episode = EpisodeCollector(task, spec, on_step).collect(agent, state, key)
+            weights = spec.gamma ** np.arange(len(episode.reward))
+            row = {
+                "episode": number,
+                "return": float(episode.reward.sum()),
+                "discounted_return": float(weights @ episode.reward),
+                "cost": float(episode.cost.sum()),
+                "discounted_cost": float(weights @ episode.cost),
+                "violation": episode.paid > limit,
+                "length": len(episode.reward),
+            }
+            rows.append(row)
+            on_episode(row)
+        if film is not None:
+            video.write(Path(film), frames, fps_of(task))
+    finally:
+        task.close()
+    means: dict[str, Any] = {f"mean_{n}": float(np.mean([row[n] for row in rows])) for n in MEANS}
+    return Evaluation(
+        rows=rows,
+        limit=config["cost_limit"],
+        discounted=config["discounted"],
+        violations=sum(bool(row["violation"]) for row in rows),
+        video=None if film is None else str(film),
+        **means,
+    )
+
+
+def same_sizes(task: Task, config: dict[str, Any]) -> None:
+    """Refuse an environment other than the one that was trained in."""
+    if (
+        task.obs_dim != config["obs_dim"]
+        or task.low.tolist() != config["action_low"]
+        or task.high.tolist() != config["action_high"]
+    ):
+        raise InputError(
+            f"{task.name} has {task.obs_dim} observations and actions between {task.low.tolist()} and "
+            f"{task.high.tolist()}, other than the run's {config['obs_dim']}: give the environment that was trained in."
+        )
+
+
+def fps_of(task: Task) -> int:
+    """Frames per second of the environment's own metadata."""
+    return int((getattr(task.env, "metadata", None) or {}).get("render_fps", 30) or 30)

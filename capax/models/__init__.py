@@ -1,0 +1,1 @@
+"""Models that learn the world from data: `init`, `fit` and `rollout` each."""

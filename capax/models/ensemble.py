@@ -1,0 +1,324 @@
+"""What will happen, and how sure is that? A probabilistic ensemble for states, rewards, costs and endings.
+
+E networks see different resamplings of the same transitions. Each predicts a Gaussian over the change of the state, the
+reward and the cost (a logit where the cost is binary) and the logit of the episode's end. Inputs and targets are scaled by
+the data's own deviations, so nothing depends on the units that an environment counts in.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from jax import Array
+from jaxtyping import Bool, Float, Int
+
+from capax.buffer import Buffer
+from capax.errors import InputError
+from capax.penalty import spread
+from capax.planning.ccem import Imagined
+from capax.types import Key
+
+
+@dataclass(frozen=True)
+class EnsembleSettings:
+    """Sizes and training of the ensemble; the defaults are those of the paper and its published code."""
+
+    members: int = 5
+    """E: networks."""
+    hidden: int = 200
+    """Units of a hidden layer."""
+    layers: int = 4
+    """Hidden layers."""
+    particles: int = 20
+    """P: imagined states per candidate, shared out evenly among the members (TS∞)."""
+    exact: bool = False
+    """Ask every member about every particle: u is then the maximum at the same (s, a), for E times the work."""
+    products: str = "auto"
+    """Matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32 elsewhere)."""
+    learning_rate: float = 1e-3
+    """Of Adam."""
+    batch: int = 256
+    """Transitions per member and gradient step."""
+    epochs: float = 5.0
+    """Passes over the buffer in a fit."""
+    least_updates: int = 0
+    """Gradient steps of a fit at least, however small the buffer."""
+    most_updates: int = 1_000_000
+    """Gradient steps of a fit at most."""
+    weight_decay: float = 2.5e-5
+    """Of the first layer; deeper ones have twice, three times, … as much, the last one four times (published code)."""
+
+    def __post_init__(self) -> None:
+        for name in ("members", "hidden", "layers", "particles", "batch", "most_updates"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is {getattr(self, name)}: give a whole number >= 1.")
+        if self.particles % self.members:
+            raise InputError(f"particles is {self.particles}: give a multiple of the {self.members} members.")
+        if self.products not in ("auto", "float32", "bfloat16"):
+            raise InputError(f"products is {self.products!r}: choose auto, float32 or bfloat16.")
+        if not 0.0 < self.learning_rate < float("inf") or not 0.0 < self.epochs < float("inf"):
+            raise InputError("learning_rate and epochs: give numbers above 0.")
+
+    def decays(self) -> list[float]:
+        """Weight decay of each layer: 1, 2, 3, 3, …, 4 times the first one's."""
+        inner = [min(i + 1, 3) for i in range(self.layers)]
+        return [self.weight_decay * factor for factor in [*inner, 4]]
+
+
+UNROLL = 5
+"""Imagined steps per turn of the compiled loop: fewer, larger pieces for a GPU to launch."""
+
+
+class Scaling(NamedTuple):
+    """The data's own units."""
+
+    input_mean: Float[Array, " S+A"]
+    input_sd: Float[Array, " S+A"]
+    target_sd: Float[Array, " S+2"]
+    """Deviations of Δs, reward and cost (1 for a binary cost)."""
+    low: Float[Array, " S"]
+    high: Float[Array, " S"]
+    """An imagined state is kept within these."""
+    binary: Bool[Array, ""]
+    """Every cost seen was 0 or 1."""
+    ends: Bool[Array, ""]
+    """An episode has been seen to terminate."""
+
+
+class Ensemble(eqx.Module):
+    """Parameters of the E members, stacked."""
+
+    weights: tuple[Float[Array, E in out], ...]
+    biases: tuple[Float[Array, "E 1 out"], ...]
+    max_logvar: Float[Array, " D"]
+    min_logvar: Float[Array, " D"]
+
+
+class Prediction(NamedTuple):
+    """Of one step, in scaled units; D = S + 2: Δs, reward, cost."""
+
+    mean: Float[Array, "E B D"]
+    logvar: Float[Array, "E B D"]
+    end: Float[Array, "E B"]
+    """Logit of the episode's end."""
+
+
+def init(key: Key, obs_dim: int, action_dim: int, settings: EnsembleSettings) -> Ensemble:
+    """Truncated-normal weights of deviation 1/(2√in), zero biases (published code)."""
+    D = obs_dim + 2
+    sizes = [obs_dim + action_dim, *[settings.hidden] * settings.layers, 2 * D + 1]
+    keys = jr.split(key, len(sizes) - 1)
+    weights = tuple(
+        jr.truncated_normal(k, -2.0, 2.0, (settings.members, i, o)) / (2.0 * np.sqrt(i))
+        for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True)
+    )
+    biases = tuple(jnp.zeros((settings.members, 1, o)) for o in sizes[1:])
+    return Ensemble(weights, biases, jnp.full(D, 0.5), jnp.full(D, -10.0))
+
+
+def scaling(buffer: Buffer) -> Scaling:
+    """Means and deviations of the buffer; a quantity that never changed keeps its unit."""
+    inputs = np.concatenate([buffer.obs, buffer.action], axis=1)
+    targets = np.concatenate([buffer.next_obs - buffer.obs, buffer.reward[:, None], buffer.cost[:, None]], axis=1)
+    binary = bool(np.isin(buffer.cost, (0.0, 1.0)).all())
+    target_sd = _deviation(targets)
+    if binary:
+        target_sd[-1] = 1.0
+    states = np.concatenate([buffer.obs, buffer.next_obs])
+    low, high = states.min(0), states.max(0)
+    room = np.maximum(high - low, 1e-6)
+    return Scaling(
+        input_mean=_float32(inputs.mean(0, dtype=np.float64)),
+        input_sd=_float32(_deviation(inputs)),
+        target_sd=_float32(target_sd),
+        low=_float32(low - room),
+        high=_float32(high + room),
+        binary=jnp.asarray(binary),
+        ends=jnp.asarray(bool(buffer.terminated.any())),
+    )
+
+
+def _float32(x: Any) -> Array:
+    return jnp.asarray(x, jnp.float32)
+
+
+def _deviation(x: Float[np.ndarray, "n D"]) -> Float[np.ndarray, " D"]:
+    sd = x.std(0, dtype=np.float64)
+    return np.where(sd > 1e-6 * np.maximum(1e-6, np.abs(x).max(0)), sd, 1.0)
+
+
+def predict(net: Ensemble, x: Float[Array, "E B in"]) -> Prediction:
+    """What each member expects of its own scaled inputs."""
+    h = x
+    for w, b in zip(net.weights[:-1], net.biases[:-1], strict=True):
+        h = jax.nn.swish(h @ w + b)
+    out = jnp.matmul(h, net.weights[-1], preferred_element_type=jnp.float32) + net.biases[-1]
+    D = net.max_logvar.shape[0]
+    logvar = net.max_logvar - jax.nn.softplus(net.max_logvar - out[..., D : 2 * D])
+    logvar = net.min_logvar + jax.nn.softplus(logvar - net.min_logvar)
+    return Prediction(out[..., :D], logvar, out[..., 2 * D])
+
+
+def for_products(net: Ensemble, products: str) -> Ensemble:
+    """The same network with hidden layers in the type of the products, and its first and last matrix padded with zeros
+    to a multiple of 8, which is what a GPU's matrix units take."""
+    if products == "auto":
+        products = "bfloat16" if jax.default_backend() == "gpu" else "float32"
+    wide = [(-net.weights[0].shape[1]) % 8, (-net.weights[-1].shape[2]) % 8]
+    first = jnp.pad(net.weights[0], ((0, 0), (0, wide[0]), (0, 0)))
+    last, bias = (jnp.pad(x, ((0, 0), (0, 0), (0, wide[1]))) for x in (net.weights[-1], net.biases[-1]))
+    weights = tuple(w.astype(products) for w in (first, *net.weights[1:-1], last))
+    biases = (*(b.astype(products) for b in net.biases[:-1]), bias)
+    return Ensemble(weights, biases, net.max_logvar, net.min_logvar)
+
+
+def nll(
+    mean: Float[Array, "... D"], logvar: Float[Array, "... D"], target: Float[Array, "... D"]
+) -> Float[Array, "... D"]:
+    """Twice the negative log-likelihood of a Gaussian, without its constant:  (μ − y)² e^(−log σ²) + log σ²."""
+    return jnp.square(mean - target) * jnp.exp(-logvar) + logvar
+
+
+def bce(logit: Float[Array, ...], label: Float[Array, ...]) -> Float[Array, ...]:
+    """Negative log-likelihood of a 0/1 label."""
+    return jax.nn.softplus(logit) - label * logit
+
+
+def loss(
+    net: Ensemble,
+    x: Float[Array, "E B in"],
+    y: Float[Array, "E B D"],
+    end: Float[Array, "E B"],
+    weight: Float[Array, " B"],
+    scale: Scaling,
+    decays: tuple[float, ...],
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum over members of each head's loss, averaged over its own dimensions, with the bounds' and the weights' terms.
+
+    Beside it the mean over members of the heads' losses alone, which is what is logged.
+    """
+    p = predict(net, x)
+    gaussian = nll(p.mean, p.logvar, y)  # [E B D]
+    cost = jnp.where(scale.binary, bce(p.mean[..., -1], y[..., -1]), gaussian[..., -1])
+    heads = gaussian[..., :-2].mean(-1) + gaussian[..., -2] + cost + jnp.where(scale.ends, bce(p.end, end), 0.0)
+    data = (heads * weight).sum(-1) / weight.sum()  # [E]
+    bounds = 0.01 * (net.max_logvar - net.min_logvar).sum()
+    decay = sum(d * jnp.square(w).sum() / 2.0 for d, w in zip(decays, net.weights, strict=True))
+    return data.sum() + bounds + decay, data.mean()
+
+
+@partial(jax.jit, static_argnames="settings")
+def fit(
+    net: Ensemble,
+    optimiser: Any,
+    scale: Scaling,
+    buffer: Buffer,
+    count: Int[Array, ""],
+    key: Key,
+    settings: EnsembleSettings,
+) -> tuple[Ensemble, Any, Float[Array, ""]]:
+    """Train on the first `count` rows of a padded buffer; returns the loss averaged over the last pass.
+
+    Each member resamples the rows with replacement once per fit (a bootstrap), and every pass shuffles them anew.
+    `count` is traced: a growing buffer compiles nothing.
+    """
+    adam = optax.adam(settings.learning_rate)
+    decays = tuple(settings.decays())
+    capacity = buffer.reward.shape[0]
+    k_boot, k_order = jr.split(key)
+    rows = jr.randint(k_boot, (settings.members, capacity), 0, count)
+    per_epoch = (count + settings.batch - 1) // settings.batch
+    updates = jnp.clip(
+        jnp.ceil(settings.epochs * per_epoch).astype(jnp.int32), settings.least_updates, settings.most_updates
+    )
+
+    def order_of(epoch: Int[Array, ""]) -> Int[Array, " capacity"]:
+        draws = jr.uniform(jr.fold_in(k_order, epoch), (capacity,))
+        return jnp.argsort(jnp.where(jnp.arange(capacity) < count, draws, 2.0))
+
+    def update(number: Int[Array, ""], carry: Any) -> Any:
+        net, optimiser, order, total = carry
+        epoch, batch = number // per_epoch, number % per_epoch
+        order = jax.lax.cond((batch == 0) & (number > 0), order_of, lambda _: order, epoch)
+        slots = batch * settings.batch + jnp.arange(settings.batch)
+        index = rows[:, order[jnp.minimum(slots, count - 1)]]  # [E B]
+        x, y, end = examples(buffer, index, scale)
+        (_, data), grads = jax.value_and_grad(loss, has_aux=True)(
+            net, x, y, end, (slots < count).astype(jnp.float32), scale, decays
+        )
+        steps, optimiser = adam.update(grads, optimiser)
+        return (
+            optax.apply_updates(net, steps),
+            optimiser,
+            order,
+            total + jnp.where(number >= updates - per_epoch, data, 0.0),
+        )
+
+    first = order_of(jnp.asarray(0))
+    net, optimiser, _, total = jax.lax.fori_loop(0, updates, update, (net, optimiser, first, jnp.zeros(())))
+    return net, optimiser, total / jnp.minimum(updates, per_epoch)
+
+
+def examples(buffer: Buffer, index: Int[Array, "E B"], scale: Scaling) -> tuple[Any, Any, Any]:
+    """Scaled inputs `[E B S+A]`, targets `[E B S+2]` and endings `[E B]` of these rows."""
+    obs, action, reward, cost, next_obs, end = (jnp.asarray(part)[index] for part in tuple(buffer))
+    x = (jnp.concatenate([obs, action], -1) - scale.input_mean) / scale.input_sd
+    y = jnp.concatenate([next_obs - obs, reward[..., None], cost[..., None]], -1) / scale.target_sd
+    return x, y, end
+
+
+def rollout(
+    params: tuple[Ensemble, Scaling],
+    start: Float[Array, " S"],
+    actions: Float[Array, "N H A"],
+    key: Key,
+    *,
+    settings: EnsembleSettings,
+) -> Imagined:
+    """Imagine each candidate from `start`: every member moves its own particles and samples their next states.
+
+    Particles of different candidates share their noise, so that candidates differ by their actions alone. What an
+    imagined ending is followed by counts for nothing.
+    """
+    net, scale = params
+    net = for_products(net, settings.products)
+    dtype, width = net.weights[0].dtype, net.weights[0].shape[1]
+    E, G, S = settings.members, settings.particles // settings.members, start.shape[0]
+    N, H, A = actions.shape
+    noise = jr.normal(key, (H, E, 1, G, S))
+    mean, sd = scale.input_mean, scale.input_sd
+    moves = ((actions - mean[S:]) / sd[S:]).swapaxes(0, 1)  # [H N A]
+    moves = jnp.pad(moves, ((0, 0), (0, 0), (0, width - S - A))).astype(dtype)
+
+    def step(carry: Any, at: Any) -> tuple[Any, Any]:
+        state, alive = carry  # [E N G S], [E N G]
+        move, eps = at
+        x = ((state - mean[:S]) / sd[:S]).astype(dtype)
+        x = jnp.concatenate([x, jnp.broadcast_to(move[None, :, None, :], (E, N, G, width - S))], -1)
+        x = x.reshape(E, N * G, width)
+        p = jax.tree.map(lambda y: y.reshape(E, N, G, *y.shape[2:]), predict(net, x))
+        sigma = jnp.exp(0.5 * p.logvar[..., :S])
+        u = _exact(net, x, S).reshape(E, N, G) if settings.exact else spread(sigma).max(0, keepdims=True)
+        change = (p.mean[..., :S] + sigma * eps) * scale.target_sd[:S]
+        reward, cost = (p.mean[..., S + i] * scale.target_sd[S + i] for i in (0, 1))
+        ended = scale.ends & (p.end > 0.0)
+        state = jnp.clip(state + change, scale.low, scale.high)
+        return (state, jnp.where(ended, 0.0, alive)), (reward, cost, jnp.broadcast_to(u, alive.shape), alive)
+
+    first = (jnp.broadcast_to(start, (E, N, G, S)), jnp.ones((E, N, G)))
+    _, parts = jax.lax.scan(step, first, (moves, noise), unroll=UNROLL)
+    return Imagined(*(jnp.moveaxis(part, 0, -1).swapaxes(0, 1).reshape(N, E * G, H) for part in parts))
+
+
+def _exact(net: Ensemble, x: Float[Array, "E M in"], S: int) -> Float[Array, " E*M"]:
+    """max_i ‖Σ_i(s, a)‖ with every member asked about every particle."""
+    everyone = jnp.broadcast_to(x.reshape(1, -1, x.shape[-1]), (x.shape[0], x.shape[0] * x.shape[1], x.shape[-1]))
+    return spread(jnp.exp(0.5 * predict(net, everyone).logvar[..., :S])).max(0)

@@ -1,0 +1,1 @@
+"""Planners; they know no network, only what a model imagines."""

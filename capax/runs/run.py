@@ -1,0 +1,64 @@
+"""What is in a run folder, and what can be read from it?"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capax.errors import InputError
+
+CONFIG, EPISODES, POLICY = "config.json", "episodes.jsonl", "policy.npz"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder that `capax.train` filled."""
+
+    folder: Path
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What the run was started with."""
+        path = self.folder / CONFIG
+        try:
+            config = json.loads(path.read_text())
+        except FileNotFoundError:
+            raise InputError(f"{self.folder} holds no {CONFIG}: name a folder that capax train has written.") from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+        except ValueError:
+            raise InputError(f"{path} is not JSON: it was damaged, so restore it or train anew.") from None
+        if not isinstance(config, dict) or "task" not in config or "method" not in config:
+            raise InputError(f"{path} is not of capax train: name a folder that it has written.")
+        return config
+
+    @property
+    def episodes(self) -> list[dict[str, Any]]:
+        """A row per episode, oldest first."""
+        path = self.folder / EPISODES
+        if not path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines() if line]
+        except ValueError:
+            raise InputError(f"{path} has a line that is not JSON: it was damaged.") from None
+
+    def __str__(self) -> str:
+        config, rows = self.config, self.episodes
+        head = f"{config['task']}, {config['method']}, seed {config['seed']}"
+        if not rows:
+            return f"{self.folder}: {head}, no episode yet"
+        last = rows[-10:]
+        cost = "discounted_cost" if config["discounted"] else "cost"
+        mean = {name: sum(row[name] for row in last) / len(last) for name in ("return", cost)}
+        limit = "no limit" if config["cost_limit"] is None else f"limit {config['cost_limit']:g}"
+        return (
+            f"{self.folder}: {head}, {len(rows)} episodes, {rows[-1]['steps']} steps; last {len(last)}: "
+            f"return {mean['return']:.4g}, {cost.replace('_', ' ')} {mean[cost]:.4g} ({limit}); "
+            f"{rows[-1]['violations']} violations"
+        )
+
+    def __repr__(self) -> str:
+        return f"<Run {self}>"
