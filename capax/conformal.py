@@ -56,16 +56,20 @@ class Conformal:
         return ConformalState()
 
     def update(self, state: ConformalState, feedback: Feedback) -> ConformalState:
+        feedback = feedback.checked()
         residual, unit = feedback.residual, feedback.unit
         if feedback.random or residual is None or unit is None:
             return state
-        feedback = feedback.checked()
         violated = feedback.paid > feedback.limit
+        unit = unit if math.isfinite(unit) else 0.0
         step = state.step if state.step > 0.0 or not violated else self.gain * unit
         k = max(0.0, state.k + step * (violated - self.rate))
         # an early model plans nonsense: no residual asks for more than one limit's worth of penalty above the present κ
-        residuals = (*state.residuals, min(residual, state.kappa + unit))[-self.window :]
-        return ConformalState(max(0.0, upper_quantile(residuals, self.rate)) + k, k, step, residuals)
+        residuals = state.residuals
+        if math.isfinite(residual):  # nothing is learned from a plan that was all infinite
+            residuals = (*residuals, min(residual, state.kappa + unit))[-self.window :]
+        quantile = upper_quantile(residuals, self.rate) if residuals else 0.0
+        return ConformalState(max(0.0, quantile) + k, k, step, residuals)
 
     def relax(self, state: ConformalState) -> ConformalState | None:
         return None
@@ -100,5 +104,5 @@ def binary_residual(
         return 0.0
     needed = -logit / np.maximum(uncertainty, np.finfo(np.float32).tiny)
     order = np.argsort(needed)[weighted[np.argsort(needed)] > 0.0]  # the steps that paid, easily flagged ones first
-    left = weighted.sum() - np.cumsum(weighted[order])  # what stays unflagged with κ at each of them
+    left = np.append(np.cumsum(weighted[order][::-1])[::-1][1:], 0.0)  # what stays unflagged with κ at each of them
     return float(needed[order][np.argmax(left <= limit)])

@@ -16,7 +16,7 @@ PRESETS = {
     "paper": PetsSettings(),
     "fast": PetsSettings(
         ensemble=EnsembleSettings(layers=3, particles=5, least_updates=300, most_updates=500),
-        cem=CEM(horizon=20, iterations=3, population=80, elites=10, colour=0.5, shrink=1.3, keep=0.3),
+        cem=CEM(horizon=20, iterations=3, population=80, elites=10, colour=0.5, shrink=1.3, keep=0.3, execute="best"),
         start_steps=300,
     ),
 }

@@ -12,7 +12,7 @@ from cmdps import told
 
 from capax.agents.tabular import TabularCAP
 from capax.errors import InputError
-from capax.kappa import PI, Feedback, Fixed, Kappa
+from capax.kappa import PI, Adam, AdamState, Feedback, Fixed, Kappa
 from capax.loop import run
 from capax.tabular import gridworld
 from capax.tabular.sampler import WorldCollector
@@ -107,3 +107,71 @@ def test_the_pi_rule_refuses_a_cost_that_is_no_number():
     # max(0, NaN) is 0 in Python: the least careful κ of all
     with pytest.raises(InputError, match="not a number"):
         PI().update(Kappa(1.0), Feedback(float("nan"), 0.1))
+
+
+def test_random_episodes_move_the_pi_rule_as_published():
+    assert PI().update(Kappa(1.0), Feedback(0.3, 0.1, random=True)).kappa == pytest.approx(1.02, rel=1e-15)
+
+
+# Adam.
+
+
+def test_adam_by_hand():
+    # J_c − C = .2, then −.1.  1: m̂ = .2, v̂ = .04, so κ = 1 + .1 · .2/.2.
+    # 2: m = .9 · .02 − .01 = .008, m̂ = .008/.19 = .0421053; v = .999 · 4e-5 + 1e-5 = 4.996e-5, v̂ = 4.996e-5/.001999 = .0249925,
+    #    √v̂ = .158090; the step is .1 · .0421053/.158090 = .0266338, upwards still.
+    rule = Adam()
+    first = rule.update(rule.init(), Feedback(0.3, 0.1))
+    assert first == pytest.approx(AdamState(1.1, 0.02, 4e-5, 1), rel=1e-7)
+    second = rule.update(first, Feedback(0.0, 0.1))
+    assert second == pytest.approx(AdamState(1.1266338, 0.008, 4.996e-5, 2), rel=1e-6)
+    assert rule.relax(second) is None and rule.report(second) == {"adam_m": second.m, "adam_v": second.v}
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+def test_adam_moves_kappa_by_its_rate_whatever_the_size_of_the_error(size):
+    # m̂/√v̂ is ±1 as long as the error stays the same
+    rule = Adam(rate=0.25)
+    state = rule.init()
+    for expected in (1.25, 1.5, 1.75):
+        state = rule.update(state, Feedback(2.0 * size, size))
+        assert state.kappa == pytest.approx(expected, rel=1e-4)
+
+
+def test_adam_keeps_kappa_at_zero_or_above():
+    rule = Adam(start=0.15)
+    first = rule.update(rule.init(), Feedback(0.0, 1.0))
+    second = rule.update(first, Feedback(0.0, 1.0))
+    assert first.kappa == pytest.approx(0.05, rel=1e-6) and second.kappa == 0.0
+
+
+def test_random_episodes_move_adam_too():
+    state = Adam().update(Adam().init(), Feedback(0.0, 1.0, random=True))
+    assert state.kappa == pytest.approx(0.9, rel=1e-7) and state.updates == 1
+
+
+def test_adam_answers_six_violations_with_nothing_after_many_easy_episodes():
+    # A weakness of the published rule: after errors of −1, m = −1, and j errors of +1 make it 1 − 2 · .9^j. That is below 0
+    # up to j = 6 (.9^6 = .531) and above at j = 7 (.478). κ waits at 0 all the while.
+    rule = Adam()
+    state = rule.init()
+    for _ in range(200):
+        state = rule.update(state, Feedback(0.0, 1.0))
+    kappas = []
+    for _ in range(7):
+        state = rule.update(state, Feedback(2.0, 1.0))
+        kappas.append(state.kappa)
+    assert kappas[:6] == [0.0] * 6
+    # v̂ is 1 (every error is ±1) and m̂ is m to 1e-9
+    assert kappas[6] == pytest.approx(0.1 * (1.0 - 2.0 * 0.9**7), rel=1e-6)
+
+
+def test_adam_refuses_a_cost_that_is_no_number():
+    with pytest.raises(InputError, match="not a number"):
+        Adam().update(Adam().init(), Feedback(float("nan"), 1.0))
+
+
+@pytest.mark.parametrize("bad", [{"rate": -0.1}, {"start": -1.0}, {"start": float("inf")}, {"rate": float("nan")}])
+def test_adam_refuses_numbers_that_would_make_kappa_negative_or_no_number(bad):
+    with pytest.raises(InputError, match="finite number"):
+        Adam(**bad)

@@ -71,10 +71,10 @@ class Pets:
         rollout = partial(ensemble.rollout, settings=self.settings.ensemble)
 
         def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
-            mean, info = plan(
+            chosen, mean, info = plan(
                 key, params, obs, warm, kappa, limit, params[1].binary, rollout=rollout, cem=self.settings.cem
             )
-            return jnp.concatenate([mean[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
+            return jnp.concatenate([chosen[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
 
         return jax.jit(act)
 
@@ -108,6 +108,8 @@ class Pets:
         if state.scaling is not None and waiting < every:
             return state, {}
         scale = ensemble.scaling(buffer)
+        if state.scaling is not None and bool(state.scaling.binary) != bool(scale.binary):
+            state = state._replace(rule=self.rule.init())  # logits became costs: what it remembers has other units
         model, optimiser, loss = ensemble.fit(
             state.model,
             state.optimiser,
@@ -137,7 +139,7 @@ class Pets:
         if bool(state.scaling.binary):
             logit, u = seen["plan_first_cost"], seen["plan_first_uncertainty"]
             residual = binary_residual(logit, u, weights * episode.cost, spec.limit)
-            unit = float(np.mean(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
+            unit = float(np.median(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
         else:
             residual = real_residual(episode.paid, planned, U)
             unit = (spec.limit if spec.limit > 0.0 else episode.paid) / U if U > 0.0 else 0.0

@@ -17,7 +17,7 @@ gym.register(
     id="capax/PendulumSpeed-v0",
     entry_point="capax.envs.pendulum:PendulumSpeed",
     max_episode_steps=200,
-    kwargs={"cost_limit": 0.0, "discounted": False},
+    kwargs={"cost_limit": 800.0, "discounted": False},
 )
 
 for _robot, _limit, _options in (

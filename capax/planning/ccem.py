@@ -60,6 +60,9 @@ class CEM:
     """The population is divided by this from round to round, down to twice the elites."""
     keep: float = 0.0
     """Share of the elites that enter the next round's population as they are."""
+    execute: str = "mean"
+    """What is acted on: the mean of the last round's elites (published code), or the best of the last round's candidates,
+    the mean before it among them, which needs fewer rounds: an average of actions costs other than they do on average."""
 
     def __post_init__(self) -> None:
         for name in ("horizon", "iterations", "population", "elites"):
@@ -75,6 +78,8 @@ class CEM:
         ):
             if not low <= getattr(self, name) <= high:
                 raise InputError(f"{name} is {getattr(self, name)}: give a number from {low} to {high}.")
+        if self.execute not in ("mean", "best"):
+            raise InputError(f"execute is {self.execute!r}: choose mean or best.")
         if not 1.0 <= self.shrink < float("inf"):
             raise InputError(f"shrink is {self.shrink}: give a number >= 1.")
 
@@ -88,7 +93,11 @@ class CEM:
     def evaluations(self) -> int:
         """Sequences imagined for one plan."""
         kept = int(self.keep * self.elites)
-        return sum(self.sizes) + kept * (self.iterations - 1)
+        return sum(self.sizes) + kept * (self.iterations - 1) + (self.execute == "best")
+
+
+TIE = 1e-4
+"""Less than what one flagged step of one particle adds to a plan's mean cost."""
 
 
 class Scores(NamedTuple):
@@ -99,10 +108,12 @@ class Scores(NamedTuple):
     uncertainty: Float[Array, " N"]
     penalised: Float[Array, " N"]
     feasible: Bool[Array, " N"]
+    danger: Float[Array, " N"]
+    """What to sort by where too few are feasible: the penalised cost and, where binary costs tie, how near to a flag."""
 
 
 class PlanInfo(NamedTuple):
-    """What the last round's elites promise: means over them, per step of the plan."""
+    """What is expected of what is acted on (of the last round's elites, in the mean, if that is their mean)."""
 
     earned: Float[Array, ""]
     """Sum of rewards over the horizon."""
@@ -124,27 +135,27 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
 
     A candidate with anything that is not finite is infeasible, earns −∞ and costs +∞.
     """
-    cost = conservative(imagined.cost, imagined.uncertainty, 0.0, binary)
-    penalised = conservative(imagined.cost, imagined.uncertainty, kappa, binary)
-    parts = [
-        jnp.where(imagined.alive > 0.0, part, 0.0) for part in (imagined.reward, cost, imagined.uncertainty, penalised)
-    ]
+    raw, u = imagined.cost, imagined.uncertainty
+    cost, penalised = (conservative(raw, u, k, binary) for k in (0.0, kappa))
+    signals = (imagined.reward, cost, u, penalised, raw + kappa * u)
+    parts = [jnp.where(imagined.alive > 0.0, part, 0.0) for part in signals]
     finite = jnp.all(jnp.stack([jnp.isfinite(part).all(axis=(1, 2)) for part in parts]), axis=0)
-    earned, cost, uncertainty, penalised = (jnp.where(finite, part.mean(axis=(1, 2)), jnp.inf) for part in parts)
+    earned, cost, u, penalised, logit = (jnp.where(finite, part.mean(axis=(1, 2)), jnp.inf) for part in parts)
     return Scores(
         earned=jnp.where(finite, earned * imagined.reward.shape[2], -jnp.inf),
         cost=cost,
-        uncertainty=uncertainty,
+        uncertainty=u,
         penalised=penalised,
         feasible=finite & (penalised <= limit),
+        danger=penalised + jnp.where(binary, TIE * jax.nn.sigmoid(logit), 0.0),
     )
 
 
 def best(scores: Scores, elites: int) -> Any:
-    """The elites' indices: by return among the feasible, by penalised cost where too few are feasible."""
+    """The elites' indices, best first: by return among the feasible, by cost where too few are feasible."""
     enough = scores.feasible.sum() >= elites
     by_return = jnp.where(scores.feasible, scores.earned, -jnp.inf)
-    return jax.lax.top_k(jnp.where(enough, by_return, -scores.penalised), elites)[1]
+    return jax.lax.top_k(jnp.where(enough, by_return, -scores.danger), elites)[1]
 
 
 def plan(
@@ -158,51 +169,58 @@ def plan(
     *,
     rollout: Rollout,
     cem: CEM,
-) -> tuple[Float[Array, "H A"], PlanInfo]:
-    """The mean of the last round's elites, from the start `warm`, and what was thought of them.
+) -> tuple[Float[Array, "H A"], Float[Array, "H A"], PlanInfo]:
+    """The plan to act on, the elites' mean to begin the next search with, and what is expected of the plan.
 
-    κ, the limit per step and whether the cost is binary are traced: changing them compiles nothing.
+    The search begins at `warm`. κ, the limit per step and whether the cost is binary are traced: changing them compiles
+    nothing.
     """
     kept = int(cem.keep * cem.elites)
     keys = jr.split(key, cem.iterations)
+    none = jnp.zeros((0, *warm.shape), warm.dtype)
 
-    def round_of(mean: Any, variance: Any, old: Any, key: Key, size: int) -> tuple[Any, ...]:
+    def round_of(mean: Any, variance: Any, others: Any, key: Key, size: int) -> tuple[Any, ...]:
         k_noise, k_model = jr.split(key)
         fresh = sample(k_noise, mean, jnp.sqrt(variance), size, cem.colour)
-        actions = jnp.concatenate([fresh, old])  # [N H A]
+        actions = jnp.concatenate([fresh, others])  # [N H A]
         imagined = rollout(params, start, actions, k_model)
         scores = judge(imagined, kappa, limit, binary)
         index = best(scores, cem.elites)
         elites = actions[index]
         mean = cem.smoothing * mean + (1.0 - cem.smoothing) * elites.mean(0)
         variance = cem.smoothing * variance + (1.0 - cem.smoothing) * elites.var(0)
-        return mean, variance, elites[:kept], describe(scores, imagined, index)
+        told = describe(scores, imagined, index, index[:1] if cem.execute == "best" else index)
+        return mean, variance, elites, told
 
-    mean, variance, old = warm, jnp.full_like(warm, cem.spread**2), jnp.zeros((0, *warm.shape), warm.dtype)
-    if len(set(cem.sizes)) == 1 and kept == 0:  # every round alike: compiled once
+    mean, variance = warm, jnp.full_like(warm, cem.spread**2)
+    if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
 
         def body(carry: Any, key: Key) -> tuple[Any, PlanInfo]:
-            mean, variance, _, info = round_of(carry[0], carry[1], old, key, cem.population)
+            mean, variance, _, info = round_of(carry[0], carry[1], none, key, cem.population)
             return (mean, variance), info
 
         (mean, _), infos = jax.lax.scan(body, (mean, variance), keys)
-        return mean, jax.tree.map(lambda x: x[-1], infos)
+        return mean, mean, jax.tree.map(lambda x: x[-1], infos)
+    elites = none
     for number, size in enumerate(cem.sizes):
-        mean, variance, old, info = round_of(mean, variance, old, keys[number], size)
-    return mean, info
+        others = elites[:kept]
+        if cem.execute == "best" and number == cem.iterations - 1:
+            others = jnp.concatenate([others, mean[None]])
+        mean, variance, elites, info = round_of(mean, variance, others, keys[number], size)
+    return elites[0] if cem.execute == "best" else mean, mean, info
 
 
-def describe(scores: Scores, imagined: Imagined, index: Any) -> PlanInfo:
-    """Means over the elites."""
+def describe(scores: Scores, imagined: Imagined, elites: Any, acted: Any) -> PlanInfo:
+    """Means over the candidates that are acted on; what is feasible, of all."""
     return PlanInfo(
-        earned=scores.earned[index].mean(),
-        cost=scores.cost[index].mean(),
-        uncertainty=scores.uncertainty[index].mean(),
-        penalised=scores.penalised[index].mean(),
+        earned=scores.earned[acted].mean(),
+        cost=scores.cost[acted].mean(),
+        uncertainty=scores.uncertainty[acted].mean(),
+        penalised=scores.penalised[acted].mean(),
         feasible=scores.feasible.mean(dtype=jnp.float32),
-        enough=(scores.feasible.sum() >= len(index)).astype(jnp.float32),
-        first_cost=imagined.cost[index, :, 0].mean(),
-        first_uncertainty=imagined.uncertainty[index, :, 0].mean(),
+        enough=(scores.feasible.sum() >= len(elites)).astype(jnp.float32),
+        first_cost=imagined.cost[acted, :, 0].mean(),
+        first_uncertainty=imagined.uncertainty[acted, :, 0].mean(),
     )
 
 

@@ -1,0 +1,290 @@
+"""Does CAP with an ensemble learn under a limit, repeat itself, and tell its rule the truth?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+
+from capax.agents.pets import Pets, PetsSettings, PetsState, capacity_for
+from capax.agents.start import Random
+from capax.collect import EpisodeCollector
+from capax.conformal import Conformal, ConformalState
+from capax.envs.adapt import make
+from capax.kappa import Adam, Fixed
+from capax.loop import run
+from capax.models.ensemble import EnsembleSettings
+from capax.planning.ccem import CEM
+from capax.types import Episode, Spec
+
+ENSEMBLE = EnsembleSettings(
+    members=2, hidden=24, layers=2, particles=2, batch=64, learning_rate=3e-3, least_updates=300, most_updates=300
+)
+SETTINGS = PetsSettings(
+    ensemble=ENSEMBLE, cem=CEM(horizon=5, iterations=3, population=40, elites=6, colour=1.0), start_steps=100
+)
+UNDISCOUNTED = Spec(25.0, 0.99, False, 50)
+
+
+def agent(rule: Any = None, spec: Spec = UNDISCOUNTED, settings: PetsSettings = SETTINGS) -> Pets:
+    return Pets(spec, rule or Conformal(), 1, 1, settings, 512)
+
+
+def outcomes(made: Pets, steps: int = 600, seed: int = 3) -> list[Any]:
+    """A run of 12 episodes on the integrator, two of them random."""
+    task = make("capax/Integrator-v0")
+    collector = EpisodeCollector(task, UNDISCOUNTED)
+    return list(run(made, collector, start=100, steps=steps, key=jr.key(seed), starter=Random(1)))
+
+
+@pytest.fixture(scope="module")
+def cap() -> Pets:
+    return agent()
+
+
+@pytest.fixture(scope="module")
+def ran(cap) -> list[Any]:
+    return outcomes(cap)
+
+
+def acted(episodes: list[Any]) -> list[list[float]]:
+    return [outcome.episode.action[:, 0].tolist() for outcome in episodes]
+
+
+# Under the loop.
+
+
+def test_the_same_seed_gives_the_same_run(cap, ran):
+    again = outcomes(cap)
+    assert acted(again) == acted(ran)
+    assert [outcome.metrics for outcome in again] == [outcome.metrics for outcome in ran]
+
+
+def test_another_seed_gives_another_run(cap, ran):
+    other = outcomes(cap, steps=200, seed=1)
+    assert all(one != two for one, two in zip(acted(other), acted(ran), strict=False))
+
+
+def test_cap_ends_within_the_limit_and_cem_does_not(ran):
+    # full speed to the end costs 429, staying at 0 nothing; the limit is 25, and 33 can be earned within it
+    careful = [outcome.episode for outcome in ran[-3:]]
+    assert all(episode.paid <= 25.0 for episode in careful)
+    assert min(episode.earned for episode in careful) > 15.0
+    unlimited = agent(Fixed(0.0), UNDISCOUNTED._replace(limit=float("inf")))
+    careless = [outcome.episode for outcome in outcomes(unlimited, steps=400)[-3:]]
+    assert all(episode.paid > 100.0 for episode in careless)
+
+
+def test_before_the_first_fit_it_acts_at_random(cap):
+    state = cap.init(jr.key(0))
+    actions = [cap.act(state, cap.begin(state), np.zeros(1), jr.key(seed)) for seed in range(50)]
+    assert all(said == {} for *_, said in actions)
+    drawn = np.array([action for action, *_ in actions])
+    assert drawn.shape == (50, 1) and np.abs(drawn).max() <= 1.0 and drawn.std() == pytest.approx(0.577, abs=0.15)
+
+
+def test_what_is_planned_is_reported_each_step(ran):
+    planned = ran[-1].episode.extras
+    assert sorted(planned) == [
+        "plan_cost", "plan_earned", "plan_enough", "plan_feasible", "plan_first_cost", "plan_first_uncertainty",
+        "plan_penalised", "plan_uncertainty",
+    ]  # fmt: skip
+    assert all(values.shape == (50,) for values in planned.values())
+    assert ran[0].episode.extras == {}
+
+
+def test_the_plan_is_carried_from_step_to_step(cap, ran):
+    # the next plan begins with what is left of this one, so a warm carry and a fresh one do not agree
+    state = ran[-1].state
+    _, carry, _ = cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
+    assert carry.shape == (5, 1) and float(carry[-1, 0]) == 0.0 and bool(jnp.abs(carry[:-1]).max() > 0.0)
+    warm, fresh = (cap.act(state, start, np.zeros(1), jr.key(1))[0] for start in (carry, cap.begin(state)))
+    assert warm != fresh
+
+
+def test_act_compiles_once_while_kappa_and_the_model_change(cap, ran):
+    before = cap._plan._cache_size()
+    for outcome, kappa in zip(ran[-3:], (0.0, 0.5, 30.0), strict=True):
+        state = outcome.state._replace(rule=ConformalState(kappa))
+        cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
+    assert before == cap._plan._cache_size() == 1
+
+
+def test_kappa_reaches_the_planner(cap, ran):
+    state = ran[-1].state
+
+    def said(kappa: float) -> Any:
+        return cap.act(state._replace(rule=ConformalState(kappa)), cap.begin(state), np.array([0.5]), jr.key(0))[2]
+
+    assert said(0.0)["plan_penalised"] == pytest.approx(said(0.0)["plan_cost"], rel=1e-5)
+    assert said(0.0)["plan_feasible"] > said(1e6)["plan_feasible"] == 0.0
+
+
+# Learning.
+
+
+def copied(state: PetsState) -> Any:
+    return jax.tree.map(lambda leaf: np.array(leaf), state)
+
+
+def same(one: Any, other: Any) -> bool:
+    pairs = zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True)
+    return all(np.array_equal(a, b) for a, b in pairs)
+
+
+def test_learn_and_adapt_are_pure(cap, ran):
+    state, episode = ran[-2].state, ran[-1].episode
+    before = copied(state)
+    first, _ = cap.learn(state, [episode], jr.key(0))
+    cap.adapt(state, episode)
+    assert same(before, copied(state))
+    again, _ = cap.learn(state, [episode], jr.key(0))
+    assert same(copied(first), copied(again)) and not same(copied(first.model), before.model)
+
+
+def piece(steps: int, value: float = 0.0) -> Episode:
+    """So many steps of a logged episode."""
+    rng = np.random.default_rng(steps)
+    x, a = rng.normal(size=(2, steps, 1))
+    return Episode(x, a, x[:, 0], x[:, 0] ** 2, x + 0.1 * a, 0.0, value, {}, np.zeros(steps))
+
+
+@pytest.mark.parametrize(("fit_every", "fits"), [
+    (None, [True, False, True]),  # an episode of 50 steps: 30, then 20 + 30 since the last fit
+    (25, [True, False, True]),  # 20, then 50
+    (20, [True, True, True]),
+    (80, [True, False, False]),
+])  # fmt: skip
+def test_a_fit_waits_for_enough_new_steps(cap, fit_every, fits):
+    made = Pets(cap.spec, cap.rule, 1, 1, PetsSettings(ENSEMBLE, SETTINGS.cem, fit_every=fit_every), 512)
+    state, seen = made.init(jr.key(0)), []
+    for steps in (30, 20, 30):
+        state, metrics = made.learn(state, [piece(steps)], jr.key(0))
+        seen.append("model_loss" in metrics)
+    assert seen == fits
+    assert state.buffer.size == 80
+
+
+def test_the_oldest_steps_are_forgotten(cap):
+    made = Pets(cap.spec, cap.rule, 1, 1, PetsSettings(ENSEMBLE, SETTINGS.cem, buffer=40), 512)
+    state, _ = made.learn(made.init(jr.key(0)), [piece(30), piece(20)], jr.key(0))
+    assert state.buffer.size == 40 and state.buffer.obs[-1, 0] == pytest.approx(piece(20).obs[-1, 0])
+
+
+def test_what_the_rule_remembers_is_forgotten_when_a_binary_cost_turns_out_to_be_none(cap, ran):
+    remembered = ConformalState(kappa=3.0, k=1.0, step=0.5, residuals=(2.0,))
+    for binary, kept in ((False, True), (True, False)):
+        state = lived(ran, binary)._replace(rule=remembered)
+        later, _ = cap.learn(state, [piece(50)], jr.key(0))
+        assert not bool(later.scaling.binary) and (later.rule == remembered) is kept
+
+
+@pytest.mark.parametrize(("count", "capacity", "padded"), [(5, 8, 8), (8, 8, 8), (9, 8, 16), (40, 8, 64), (3, 1, 4)])
+def test_a_longer_run_than_was_meant_doubles_the_capacity(count, capacity, padded):
+    assert capacity_for(count, capacity) == padded
+
+
+# What the rule is told.
+
+
+def lived(ran: list[Any], binary: bool = False) -> PetsState:
+    state = ran[-1].state
+    return state._replace(scaling=state.scaling._replace(binary=jnp.asarray(binary)))
+
+
+def fabricated(spec: Spec, cost: Any, extras: dict[str, Any]) -> Episode:
+    """An episode that paid `cost` after plans that said `extras`."""
+    cost = np.asarray(cost, float)
+    zeros = np.zeros((len(cost), 1))
+    paid = float(spec.weights(len(cost)) @ cost)
+    told = {f"plan_{name}": np.asarray(values, float) for name, values in extras.items()}
+    return Episode(zeros, zeros, zeros[:, 0], cost, zeros, 0.0, paid, told, np.zeros(len(cost)))
+
+
+PLANNED: dict[str, Any] = dict(
+    cost=[0.2, 0.3, 0.1], uncertainty=[1.0, 2.0, 1.0], first_cost=[0, 0, 0], first_uncertainty=[0, 0, 0]
+)
+
+
+def test_feedback_of_an_undiscounted_limit(ran):
+    # Ĵ = .2 + .3 + .1 = .6, U = 4, J = 2, so the residual is (2 − .6)/4 = .35; a κ of 25/4 fills the limit of 25
+    made = agent()
+    feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
+    assert told == pytest.approx(
+        {"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 2.0, "residual": 0.35}, rel=1e-12
+    )
+    assert feedback == pytest.approx((2.0, 25.0, False, 0.35, 6.25), rel=1e-12)
+
+
+def test_feedback_of_a_discounted_limit(ran):
+    # γ = .5: weights 1, .5, .25. Ĵ = .2 + .15 + .025 = .375, U = 1 + 1 + .25 = 2.25, J = 1 + .25 + .125 = 1.375
+    made = agent(spec=Spec(4.5, 0.5, True, 50))
+    feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
+    assert told == pytest.approx(
+        {"planned_cost": 0.375, "planned_uncertainty": 2.25, "paid_cost": 1.375, "residual": 1.0 / 2.25}, rel=1e-12
+    )
+    assert feedback.unit == pytest.approx(2.0)  # 4.5/2.25
+
+
+def test_feedback_of_a_binary_cost(ran):
+    # three steps paid, one may: flagged at κ = −logit/u = 2, 1 and 4; κ = 2 leaves the last one, which is within 1
+    made = agent(spec=Spec(1.0, 0.99, False, 50))
+    logit, u = [-1.0, -1.0, -2.0, -9.0], [0.5, 1.0, 0.5, 1.0]
+    told = dict(cost=[0] * 4, uncertainty=u, first_cost=logit, first_uncertainty=u)
+    episode = fabricated(made.spec, [1, 1, 1, 0], told)
+    feedback, told = made.feedback(lived(ran, binary=True), episode)
+    assert told["residual"] == feedback.residual == pytest.approx(2.0)
+    assert feedback.unit == pytest.approx(3.0)  # the median of 2, 1, 4 and 9
+
+
+def test_a_limit_of_zero_has_a_unit_too(ran):
+    # nothing fills a limit of 0: what was paid, 2, takes its place
+    made = agent(spec=Spec(0.0, 0.99, False, 50))
+    feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
+    assert feedback.unit == pytest.approx(2.0 / 4.0)
+
+
+def test_random_episodes_move_adam_and_leave_the_conformal_rule(ran):
+    for rule, moves in ((Conformal(), False), (Adam(), True)):
+        made = agent(rule)
+        state = made.init(jr.key(0))
+        later, told = made.adapt(state, piece(50, value=100.0)._replace(random=True))
+        assert (later.rule != state.rule) is moves
+        assert told["kappa"] == state.rule.kappa and "residual" not in told
+
+
+def test_kappa_is_reported_as_it_was_used(ran):
+    made = agent(Adam())
+    state = lived(ran)._replace(rule=Adam().init())
+    later, told = made.adapt(state, fabricated(made.spec, [10.0, 10.0, 10.0], PLANNED))
+    assert told["kappa"] == 1.0 and later.rule.kappa == pytest.approx(1.1)  # Adam's first step is its rate
+
+
+# What may go wrong.
+
+
+def broken(ran: list[Any]) -> PetsState:
+    state = ran[-1].state
+    return state._replace(model=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), state.model))
+
+
+def test_a_broken_model_still_gives_an_action(cap, ran):
+    state = broken(ran)
+    action, carry, said = cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
+    assert np.isfinite(action).all() and np.abs(action).max() <= 1.0 and np.isfinite(carry).all()
+    assert said["plan_feasible"] == 0.0 and said["plan_enough"] == 0.0
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_a_plan_that_is_not_finite_does_not_make_the_agent_careless(ran, bad, binary):
+    # one step whose candidates were all refused: the episode teaches nothing about the model, and κ does not fall
+    made = agent()
+    rule = ConformalState(kappa=3.0, k=1.0, step=0.5, residuals=(2.0,))
+    planned = {name: [0.1, bad, 0.1] for name in PLANNED}
+    later, _ = made.adapt(lived(ran, binary)._replace(rule=rule), fabricated(made.spec, [20.0] * 3, planned))
+    assert later.rule.kappa >= 3.0 and np.isfinite(jax.tree.leaves(later.rule)).all()
