@@ -63,13 +63,13 @@ def evaluate(
         raise InputError(f"episodes is {episodes!r}: give a whole number >= 1.")
     if not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
+    agent, state = restore(run)
     if env is None and config["made_by"] == "function":
         raise InputError(
             f"{run.folder} was trained in an environment that a function made: call capax.evaluate(run, env=make)."
         )
     if cost is None and config["own_cost"]:
         raise InputError(f"{run.folder} was trained with a cost function: call capax.evaluate(run, cost=...) with it.")
-    agent, state = restore(run)
     render = None if film is None else "rgb_array"
     if film is not None:
         video.headless(mujoco="Velocity" in config["task"])

@@ -24,8 +24,10 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: Task) -> Episode
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"the initial data have no {missing[0]!r}: give the arrays {', '.join(NEEDED)}.")
-    columns.setdefault("terminated", np.zeros(len(np.asarray(columns["reward"]))))
-    count = len(np.asarray(columns["reward"]))
+    count = len(columns["reward"]) if hasattr(columns["reward"], "__len__") else 0
+    columns.setdefault("terminated", np.zeros(count))
+    if count < 2:
+        raise InputError(f"the initial data have {count} transitions: give at least 2, better hundreds.")
     shapes: dict[str, tuple[int, ...]] = {"obs": (count, task.obs_dim), "action": (count, task.action_dim)}
     shapes["next_obs"] = shapes["obs"]
     ready: dict[str, Any] = {}
@@ -42,8 +44,6 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: Task) -> Episode
         if not np.isfinite(array).all():
             raise InputError(f"{name!r} of the initial data is not finite in row {_first_bad(array)}: leave it out.")
         ready[name] = array
-    if count < 2:
-        raise InputError(f"the initial data have {count} transitions: give at least 2, better hundreds.")
     slack = 1e-5 * (task.high - task.low)
     outside = ((ready["action"] < task.low - slack) | (ready["action"] > task.high + slack)).any(1)
     if outside.any():
@@ -71,10 +71,10 @@ def _first_bad(array: Any) -> int:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
-                raise InputError(f"{path} holds one array: write several with numpy.savez.")
-            return {name: file[name] for name in file.files}
+        with path.open("rb") as handle:  # numpy leaves a damaged file open
+            file = np.load(handle, allow_pickle=False)
+            if not isinstance(file, np.ndarray):
+                return {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise InputError(f"{path} is not there: name an .npz file of logged transitions.") from None
     except OSError as error:
@@ -83,3 +83,4 @@ def _read(path: Path) -> dict[str, Any]:
         ) from None
     except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
         raise InputError(f"{path} is no .npz file of plain arrays: write one with numpy.savez.") from None
+    raise InputError(f"{path} holds one array: write several with numpy.savez.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
@@ -15,7 +16,7 @@ from capax.planning.ccem import CEM
 PRESETS = {
     "paper": PetsSettings(),
     "fast": PetsSettings(
-        ensemble=EnsembleSettings(layers=3, particles=5, least_updates=300, most_updates=500),
+        ensemble=EnsembleSettings(layers=3, particles=5, least_updates=300, most_updates=600),
         cem=CEM(horizon=20, iterations=3, population=80, elites=10, colour=0.5, shrink=1.3, keep=0.3, execute="best"),
         start_steps=300,
     ),
@@ -50,6 +51,7 @@ def typed(name: str, value: Any, before: Any) -> Any:
         if not isinstance(value, type(before)):
             raise InputError(f"{name} is {value!r}: give {'True or False' if isinstance(before, bool) else 'a word'}.")
         return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or (whole and value != int(value)):
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or (whole and value != int(value)):
         raise InputError(f"{name} is {value!r}: give a {'whole ' if whole else ''}number.")
     return int(value) if whole else float(value)

@@ -68,10 +68,11 @@ def train(
     """
     task = make(env, cost=cost, episode_steps=episode_steps)
     try:
+        check_run(steps, seed)
+        steps, seed = int(steps), int(seed)
         chosen = settings_for(preset, settings)
         limit, spec = convention(task, method, cost_limit, discounted, chosen.gamma)
         agent = make_agent(task, spec, method, kappa, violation_rate, chosen, steps)
-        check_run(steps, seed)
         initial = [] if initial_data is None else [initial_episode(initial_data, task)]
         starter = Random(task.action_dim)
         if initial_policy is not None:
@@ -80,7 +81,7 @@ def train(
         config = {
             "task": task.name,
             "method": method,
-            "kappa": kappa if method == "cap" else None,
+            "kappa": (kappa if kappa in RULES else float(kappa)) if method == "cap" else None,
             "violation_rate": violation_rate,
             "cost_limit": None if math.isinf(limit) else limit,
             "discounted": spec.discounted,
@@ -193,12 +194,11 @@ def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violat
 
 
 def nothing_feasible(row: Mapping[str, Any]) -> str:
-    """What to do when the model saw no way to keep the limit."""
-    kappa = row["kappa"] or 0.0
-    advice = f"lower κ (it is {kappa:.3g})" if kappa > 0.0 else "give more or better start data (initial_data)"
+    """What to do when the model saw no way to keep the limit; said once, so it names no episode."""
+    advice = "lower κ" if row["kappa"] else "give more or better start data (initial_data)"
     return (
-        f"no plan of episode {row['episode']} was within the limit of {row['limit']:g}, so the least costly was taken: "
-        f"raise the cost limit, or {advice}."
+        f"in a whole episode no plan was within the limit of {row['limit']:g}, so the least costly was taken; if that goes on, "
+        f"raise the cost limit or {advice}."
     )
 
 
@@ -221,14 +221,14 @@ def convention(
     """The limit that violations are counted by, and what the planner is held to (nothing, for CEM)."""
     if method not in METHODS:
         raise InputError(f"the method is {method!r}: choose {', '.join(METHODS)}.")
-    if not 0.0 < gamma < 1.0:
-        raise InputError(f"gamma is {gamma}: give a number above 0 and below 1.")
     limit = task.cost_limit if cost_limit is None else cost_limit
     if limit is None and method in ("cap", "ccem"):
         raise InputError(
             f"{task.name} is not registered with a cost limit: give one with --cost-limit (cost_limit=), the cost "
             "that an episode may have."
         )
+    if limit is not None and (isinstance(limit, bool | str) or not isinstance(limit, int | float | np.number)):
+        raise InputError(f"the cost limit is {limit!r}: give a number >= 0.")
     limit = math.inf if limit is None else float(limit)
     if not limit >= 0.0:
         raise InputError(f"the cost limit is {limit}: give a number >= 0.")
@@ -268,17 +268,17 @@ def make_rule(kappa: str | float, rate: float) -> Rule:
         return PI(start=1.0)
     try:
         return Fixed(float(kappa))
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+    except InputError:
+        raise
+    except (TypeError, ValueError):
         raise InputError(f"kappa is {kappa!r}: choose {', '.join(RULES)}, or give a number >= 0.") from None
 
 
 def check_run(steps: int, seed: int) -> None:
     """Refuse what cannot be run."""
-    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+    if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
         raise InputError(f"steps is {steps!r}: give a whole number >= 1.")
-    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 2**31:
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**31:
         raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import jax
 import pytest
 import scipy.linalg  # noqa: F401  its BLAS must be there to be limited
 from threadpoolctl import threadpool_limits
@@ -14,3 +15,11 @@ def one_blas_thread() -> Iterator[None]:
     """Matrices are small here, and the workers of pytest-xdist already use the cores."""
     with threadpool_limits(1, user_api="blas"):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Many tests compile the same programs."""
+    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)

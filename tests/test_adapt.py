@@ -360,7 +360,7 @@ def test_episode_needs_a_step(steps, known):
         lambda: Task(Toy(), name="toy", episode_steps=steps),
         lambda: make(known("A-v0"), episode_steps=steps),
     ):
-        with pytest.raises(InputError, match=f"^episode_steps is {steps}: give a number >= 1"):
+        with pytest.raises(InputError, match=f"^episode_steps is {steps}: give a whole number >= 1"):
             given()
 
 

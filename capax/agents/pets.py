@@ -18,6 +18,7 @@ import optax
 from capax.agents.start import uniform
 from capax.buffer import Buffer
 from capax.conformal import binary_residual, real_residual
+from capax.errors import InputError
 from capax.kappa import Feedback, Rule
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
@@ -39,6 +40,14 @@ class PetsSettings:
     """New steps between two fits; None: as many as a whole episode has (paper: 1000, an episode)."""
     gamma: float = 0.99
     """Discount of a step, in discounted sums."""
+
+    def __post_init__(self) -> None:
+        for name in ("start_steps", "buffer", "fit_every"):
+            value = getattr(self, name)
+            if value is not None and value < 2:
+                raise InputError(f"{name} is {value}: give a whole number >= 2.")
+        if not 0.0 < self.gamma < 1.0:
+            raise InputError(f"gamma is {self.gamma}: give a number above 0 and below 1.")
 
 
 class PetsState(NamedTuple):
@@ -123,7 +132,8 @@ class Pets:
 
     def adapt(self, state: PetsState, episode: Episode) -> tuple[PetsState, Metrics]:
         """Let what was paid, beside what was planned, move κ."""
-        feedback, told = self.feedback(state, episode)
+        with np.errstate(invalid="ignore"):  # a broken model's plan is infinite, and so are its ratios
+            feedback, told = self.feedback(state, episode)
         rule = self.rule.update(state.rule, feedback)
         used = {"kappa": float(state.rule.kappa), **self.rule.report(state.rule)}
         return state._replace(rule=rule), {**used, **told}

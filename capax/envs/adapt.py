@@ -254,8 +254,8 @@ def _episode_steps(env: Any, name: str, wanted: int | None) -> int | None:
     limits = _time_limits(env)
     if wanted is None:
         return min(limits, default=getattr(getattr(env, "spec", None), "max_episode_steps", None))
-    if wanted < 1:
-        raise InputError(f"episode_steps is {wanted}: give a number >= 1.")
+    if isinstance(wanted, bool) or not isinstance(wanted, int | np.integer) or wanted < 1:
+        raise InputError(f"episode_steps is {wanted!r}: give a whole number >= 1.")
     if limits and wanted > min(limits):
         raise InputError(f"episode_steps is {wanted}, but {name} ends after {min(limits)}: give at most that many.")
     return int(wanted)

@@ -49,8 +49,8 @@ class EnsembleSettings:
     """Transitions per member and gradient step."""
     epochs: float = 5.0
     """Passes over the buffer in a fit."""
-    least_updates: int = 0
-    """Gradient steps of a fit at least, however small the buffer."""
+    least_updates: int = 2000
+    """Gradient steps of a fit at least, however small the buffer; 5 passes over the first 1000 steps would be 20."""
     most_updates: int = 1_000_000
     """Gradient steps of a fit at most."""
     weight_decay: float = 2.5e-5
@@ -66,6 +66,10 @@ class EnsembleSettings:
             raise InputError(f"products is {self.products!r}: choose auto, float32 or bfloat16.")
         if not 0.0 < self.learning_rate < float("inf") or not 0.0 < self.epochs < float("inf"):
             raise InputError("learning_rate and epochs: give numbers above 0.")
+        if not 0 <= self.least_updates <= self.most_updates or self.weight_decay < 0.0:
+            raise InputError(
+                "least_updates, most_updates and weight_decay: give numbers >= 0, the least not above the most."
+            )
 
     def decays(self) -> list[float]:
         """Weight decay of each layer: 1, 2, 3, 3, …, 4 times the first one's."""

@@ -96,10 +96,6 @@ class CEM:
         return sum(self.sizes) + kept * (self.iterations - 1) + (self.execute == "best")
 
 
-TIE = 1e-4
-"""Less than what one flagged step of one particle adds to a plan's mean cost."""
-
-
 class Scores(NamedTuple):
     """What is known of each candidate; costs per step, in the mean over particles and horizon."""
 
@@ -147,7 +143,7 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
         uncertainty=u,
         penalised=penalised,
         feasible=finite & (penalised <= limit),
-        danger=penalised + jnp.where(binary, TIE * jax.nn.sigmoid(logit), 0.0),
+        danger=penalised + jnp.where(binary, jax.nn.sigmoid(logit) / raw[0].size, 0.0),  # less than one flag more,
     )
 
 

@@ -29,7 +29,7 @@ def load(path: Path, like: T) -> T:
     """The tree that was saved; `like` has its structure, shapes and types."""
     names, structure = jax.tree_util.tree_flatten_with_path(like)
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as handle, np.load(handle, allow_pickle=False) as file:  # numpy leaves a damaged file open
             leaves = [file[jax.tree_util.keystr(name)] for name, _ in names]
     except FileNotFoundError:
         raise InputError(f"{path} is not there: the run has not learned a policy yet.") from None
