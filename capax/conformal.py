@@ -29,8 +29,10 @@ class ConformalState(NamedTuple):
     k: float = 0.0
     step: float = 0.0
     """η: what a violation adds to k; fixed at the first violation, before which k is 0 anyway."""
-    residuals: tuple[float, ...] = ()
-    """The last ones, oldest first."""
+    errors: tuple[float, ...] = ()
+    """The last residuals, each times the uncertainty that it was met with; oldest first."""
+    uncertainty: float = 1.0
+    """U of the last episode, in which these errors are restated as residuals."""
 
 
 @dataclass(frozen=True)
@@ -65,18 +67,24 @@ class Conformal:
         step = state.step if state.step > 0.0 or not violated else self.gain * unit
         k = max(0.0, state.k + step * (violated - self.rate))
         # an early model plans nonsense: no residual asks for more than one limit's worth of penalty above the present κ
-        residuals = state.residuals
-        if math.isfinite(residual):  # nothing is learned from a plan that was all infinite
-            residuals = (*residuals, min(residual, state.kappa + unit))[-self.window :]
-        quantile = upper_quantile(residuals, self.rate) if residuals else 0.0
-        return ConformalState(max(0.0, quantile) + k, k, step, residuals)
+        errors, uncertainty = state.errors, state.uncertainty
+        if (
+            math.isfinite(residual) and 0.0 < feedback.uncertainty < math.inf
+        ):  # a plan that was all infinite teaches nothing
+            uncertainty = feedback.uncertainty
+            errors = (*errors, min(residual, state.kappa + unit) * uncertainty)[-self.window :]
+        state = ConformalState(0.0, k, step, errors, uncertainty)
+        return state._replace(kappa=max(0.0, self.quantile(state) or 0.0) + k)
+
+    def quantile(self, state: ConformalState) -> float | None:
+        """q: as a model learns, U falls faster than the errors do, so they are seen in the uncertainty of the last episode."""
+        return upper_quantile(state.errors, self.rate) / state.uncertainty if state.errors else None
 
     def relax(self, state: ConformalState) -> ConformalState | None:
         return None
 
     def report(self, state: ConformalState) -> Metrics:
-        quantile = upper_quantile(state.residuals, self.rate) if state.residuals else None
-        return {"quantile": quantile, "k": state.k, "k_step": state.step}
+        return {"quantile": self.quantile(state), "k": state.k, "k_step": state.step}
 
 
 def upper_quantile(residuals: Sequence[float], rate: float) -> float:

@@ -27,6 +27,8 @@ class Feedback(NamedTuple):
     """The κ at which the plan would have foretold what was paid; None where nothing was planned."""
     unit: float | None = None
     """The κ whose penalty alone fills the limit: what a large step of κ is, in this task's units."""
+    uncertainty: float = 1.0
+    """What κ was multiplied by in the plan: U, so that residual · U is the planning error in units of the cost."""
 
     def checked(self) -> Feedback:
         """Itself, unless the paid cost is not a number: max(0, NaN) would be 0, the least careful κ of all."""

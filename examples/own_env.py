@@ -11,29 +11,28 @@ import capax
 class Cart(gym.Env):
     """Drive far on a hilly road in 100 steps; what the motor takes from the battery is the cost."""
 
-    observation_space = gym.spaces.Box(-np.inf, np.inf, (2,))
+    observation_space = gym.spaces.Box(-np.inf, np.inf, (3,))  # speed, slope, and how the slope goes on
     action_space = gym.spaces.Box(-1.0, 2.0, (1,))  # brake 1, push 2
 
     def reset(self, seed=None, options=None):
         super().reset(seed=seed)
-        self.place, self.speed, self.steps = self.np_random.uniform(0.0, 6.0), 0.0, 0
+        self.place, self.speed = self.np_random.uniform(0.0, 6.0), 0.0
         return self.look(), {}
 
     def look(self):
-        return np.array([self.speed, np.sin(self.place)], np.float32)  # speed and slope
+        return np.array([self.speed, np.sin(self.place), np.cos(self.place)])
 
     def step(self, action):
-        push = float(action[0])
-        self.speed += 0.2 * (push - 0.5 * np.sin(self.place) - 0.5 * self.speed)
-        self.place, self.steps = self.place + 0.1 * self.speed, self.steps + 1
-        return self.look(), self.speed, False, self.steps == 100, {"cost": max(push, 0.0) ** 2}
+        self.speed += 0.2 * (action[0] - 0.2 * np.sin(self.place) - 0.5 * self.speed)
+        self.place += 0.1 * self.speed
+        return self.look(), self.speed, False, False, {"cost": max(action[0], 0.0) ** 2}
 
 
 if __name__ == "__main__":
     out = sys.argv[1] if len(sys.argv) > 1 else "runs/cart"
-    run = capax.train(Cart, cost_limit=60.0, episode_steps=100, steps=2000, preset="fast", out=out, force=True)
+    run = capax.train(Cart, cost_limit=60.0, episode_steps=100, steps=1500, preset="fast", out=out, force=True)
     print(run)
-    result = capax.evaluate(run, env=Cart, episodes=5)
+    result = capax.evaluate(run, env=Cart, episodes=3)
     print(f"return {result.mean_return:.0f}, cost {result.mean_cost:.0f} of 60, {result.violations} violations")
     cart, policy = Cart(), capax.load(run)
     obs, _ = cart.reset(seed=1)

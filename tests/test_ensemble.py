@@ -345,7 +345,9 @@ def test_a_batch_that_is_not_full_weighs_no_row_twice():
     # fifty rows as one batch of fifty, or as fifty of a batch of 64: the same gradient
     buffer, losses = transitions(np.random.default_rng(0), n=50), []
     for batch in (50, 64):
-        settings = EnsembleSettings(members=2, hidden=2, layers=1, particles=2, batch=batch, epochs=3.0)
+        settings = EnsembleSettings(
+            members=2, hidden=2, layers=1, particles=2, batch=batch, epochs=3.0, least_updates=0
+        )
         net = init(jr.key(0), 1, 1, settings)
         optimiser = optax.adam(settings.learning_rate).init(net)
         given = (scaling(buffer), buffer.padded(64), 50, jr.key(0), settings)

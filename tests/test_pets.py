@@ -176,7 +176,7 @@ def test_the_oldest_steps_are_forgotten(cap):
 
 
 def test_what_the_rule_remembers_is_forgotten_when_a_binary_cost_turns_out_to_be_none(cap, ran):
-    remembered = ConformalState(kappa=3.0, k=1.0, step=0.5, residuals=(2.0,))
+    remembered = ConformalState(kappa=3.0, k=1.0, step=0.5, errors=(2.0,))
     for binary, kept in ((False, True), (True, False)):
         state = lived(ran, binary)._replace(rule=remembered)
         later, _ = cap.learn(state, [piece(50)], jr.key(0))
@@ -217,7 +217,7 @@ def test_feedback_of_an_undiscounted_limit(ran):
     assert told == pytest.approx(
         {"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 2.0, "residual": 0.35}, rel=1e-12
     )
-    assert feedback == pytest.approx((2.0, 25.0, False, 0.35, 6.25), rel=1e-12)
+    assert feedback == pytest.approx((2.0, 25.0, False, 0.35, 6.25, 4.0), rel=1e-12)
 
 
 def test_feedback_of_a_discounted_limit(ran):
@@ -284,7 +284,7 @@ def test_a_broken_model_still_gives_an_action(cap, ran):
 def test_a_plan_that_is_not_finite_does_not_make_the_agent_careless(ran, bad, binary):
     # one step whose candidates were all refused: the episode teaches nothing about the model, and κ does not fall
     made = agent()
-    rule = ConformalState(kappa=3.0, k=1.0, step=0.5, residuals=(2.0,))
+    rule = ConformalState(kappa=3.0, k=1.0, step=0.5, errors=(2.0,))
     planned = {name: [0.1, bad, 0.1] for name in PLANNED}
     later, _ = made.adapt(lived(ran, binary)._replace(rule=rule), fabricated(made.spec, [20.0] * 3, planned))
     assert later.rule.kappa >= 3.0 and np.isfinite(jax.tree.leaves(later.rule)).all()

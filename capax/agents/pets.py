@@ -148,13 +148,13 @@ class Pets:
         planned, U = float(weights @ seen["plan_cost"]), float(weights @ seen["plan_uncertainty"])
         if bool(state.scaling.binary):
             logit, u = seen["plan_first_cost"], seen["plan_first_uncertainty"]
-            residual = binary_residual(logit, u, weights * episode.cost, spec.limit)
+            residual, scale = binary_residual(logit, u, weights * episode.cost, spec.limit), 1.0
             unit = float(np.median(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
         else:
-            residual = real_residual(episode.paid, planned, U)
+            residual, scale = real_residual(episode.paid, planned, U), U
             unit = (spec.limit if spec.limit > 0.0 else episode.paid) / U if U > 0.0 else 0.0
         told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
-        return Feedback(episode.paid, spec.limit, False, residual, unit), told
+        return Feedback(episode.paid, spec.limit, False, residual, unit, scale), told
 
 
 def capacity_for(count: int, capacity: int) -> int:

@@ -1,0 +1,63 @@
+"""How did runs go? Return, cost and κ over episodes, several runs in one picture.
+
+python -m capax.report.training OUT.png RUN [RUN ...]
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+
+from capax.runs import folder
+from capax.runs.run import Run
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt
+
+COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
+
+
+def curves(runs: list[Run]) -> bytes:
+    """A PNG: return, cost beside the limit (violations marked) and κ; runs of the same method share a colour."""
+    figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    colours: dict[str, str] = {}
+    for run in runs:
+        config, rows = run.config, run.episodes
+        name = config["method"] if config["kappa"] is None else f"{config['method']}, κ {config['kappa']}"
+        fresh = name not in colours
+        colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
+        cost = "discounted_cost" if config["discounted"] else "cost"
+        x = [row["steps"] / 1000 for row in rows]
+        look: dict[str, Any] = {"color": colour, "lw": 1.3, "label": name if fresh else None}
+        axes[0].plot(x, [row["return"] for row in rows], **look)
+        axes[1].plot(x, [row[cost] for row in rows], **look)
+        over = [(at, row[cost]) for at, row in zip(x, rows, strict=True) if row["violation"]]
+        axes[1].scatter([at for at, _ in over], [paid for _, paid in over], s=14, color=colour, zorder=3)
+        axes[2].plot(x, [row["kappa"] for row in rows], **look)
+        if config["cost_limit"] is not None:
+            axes[1].axhline(config["cost_limit"], color="0.3", lw=1, ls="--")
+    for axis, title in zip(axes, ("return", f"{cost.replace('_', ' ')} (dots: above the limit)", "κ"), strict=True):
+        axis.set_title(title, fontsize=10)
+        axis.set_xlabel("thousand steps")
+        axis.spines[["top", "right"]].set_visible(False)
+    axes[0].legend(frameon=False, fontsize=9)
+    seeds = sorted({run.config["seed"] for run in runs})
+    figure.suptitle(
+        f"{runs[0].config['task']}, preset {runs[0].config['preset']}, seeds {seeds}, code {_code(runs)}", fontsize=10
+    )
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=130)
+    plt.close(figure)
+    return file.getvalue()
+
+
+def _code(runs: list[Run]) -> str:
+    return ", ".join(sorted({str(run.config["commit"])[:7] for run in runs}))
+
+
+if __name__ == "__main__":
+    folder.write(Path(sys.argv[1]), curves([Run(Path(name)) for name in sys.argv[2:]]))
