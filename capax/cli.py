@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from capax import __version__
-from capax.errors import InputError
+from capax.errors import EnvironmentFailed, InputError
 from capax.paper import gridworld as experiment
 from capax.runs import folder
 from capax.runs.run import Run
@@ -122,14 +122,14 @@ class Train:
 
     def run(self) -> None:
         use_device(self.device)
-        sys.path.insert(0, os.getcwd())  # module:Id finds a module of the current folder
-        from capax.train import train  # JAX takes a second to import, and errors of spelling should not
+        sys.path.append(os.getcwd())  # module:Id finds a module of the current folder
+        from capax.training import train  # JAX takes a second to import, and errors of spelling should not
 
         if self.undiscounted and self.discounted:
             raise InputError("--discounted and --undiscounted contradict each other: give one of them.")
         plain = re.sub(r"[^A-Za-z0-9.]+", "-", self.task.removeprefix("capax/"))
         out = self.out if self.out is not None else Path("runs") / f"{plain}-{self.method}-{self.seed}"
-        if not out.name:
+        if str(self.out) == "":
             raise InputError("--out is empty: name a folder for the run, or leave --out away.")
         run = train(
             self.task,
@@ -169,8 +169,8 @@ class Evaluate:
 
     def run(self) -> None:
         use_device(self.device)
-        sys.path.insert(0, os.getcwd())
-        from capax.evaluate import evaluate
+        sys.path.append(os.getcwd())
+        from capax.evaluation import evaluate
 
         cost = "discounted_cost" if Run(self.folder).config["discounted"] else "cost"
 
@@ -238,7 +238,7 @@ def use_device(device: str | None) -> None:
     jax.config.update("jax_platforms", "cuda" if device == "gpu" else "cpu")
     try:
         jax.devices()
-    except RuntimeError:
+    except (RuntimeError, AssertionError):  # by JAX's version
         raise InputError(
             "JAX finds no GPU: install capax[gpu] on a machine with one, or leave --device away."
         ) from None
@@ -274,6 +274,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except InputError as error:
         print(f"capax: {error}", file=sys.stderr)
         sys.exit(2)
+    except EnvironmentFailed as error:
+        print(f"capax: {error}", file=sys.stderr)
+        sys.exit(3)
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

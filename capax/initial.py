@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: Task) -> Episode
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"the initial data have no {missing[0]!r}: give the arrays {', '.join(NEEDED)}.")
-    count = len(columns["reward"]) if hasattr(columns["reward"], "__len__") else 0
+    count = len(columns["reward"]) if np.ndim(columns["reward"]) == 1 else 0
     columns.setdefault("terminated", np.zeros(count))
     if count < 2:
         raise InputError(f"the initial data have {count} transitions: give at least 2, better hundreds.")
@@ -81,6 +82,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(
             f"{path} cannot be read ({error.strerror}): name an .npz file of logged transitions."
         ) from None
-    except (ValueError, EOFError, KeyError, zipfile.BadZipFile):
+    except (ValueError, EOFError, KeyError, NotImplementedError, zlib.error, zipfile.BadZipFile):
         raise InputError(f"{path} is no .npz file of plain arrays: write one with numpy.savez.") from None
     raise InputError(f"{path} holds one array: write several with numpy.savez.")

@@ -27,6 +27,10 @@ def flagged(logit: Float[Array, ...]) -> Float[Array, ...]:
     return jnp.where(jnp.isfinite(logit), (logit > 0.0).astype(logit.dtype), logit)
 
 
-def spread(sd: Float[Array, "... S"]) -> Float[Array, ...]:
-    """‖Σ(s, a)‖: the norm of a member's predicted standard deviations (CAP, section 4.2)."""
-    return jnp.sqrt(jnp.sum(jax.lax.square(sd), axis=-1))
+def spread(sd: Float[Array, "... S"], floor: float = 0.0) -> Float[Array, ...]:
+    """‖Σ(s, a)‖: the norm of a member's predicted standard deviations (CAP, section 4.2), none of them below `floor`.
+
+    The floor counts in quadrature, sd² + floor²: a plan errs for other reasons too, which do not go away as a model learns, and
+    a κ that must make up for them is only as steady as what it multiplies.
+    """
+    return jnp.sqrt(jnp.sum(jax.lax.square(sd) + floor**2, axis=-1))

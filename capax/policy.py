@@ -33,6 +33,7 @@ class Policy:
     low: Array
     high: Array
     shape: tuple[int, ...]
+    dtype: str
     key: Key
     episodes: int = -1
     steps: int = 0
@@ -58,7 +59,8 @@ class Policy:
         key = jr.fold_in(jr.fold_in(self.key, self.episodes), self.steps)
         unit, self.carry, said = self.agent.act(self.state, self.carry, obs, key)
         self.steps, self.said = self.steps + 1, dict(said)
-        return (self.low + (np.clip(unit, -1.0, 1.0) + 1.0) / 2.0 * (self.high - self.low)).reshape(self.shape)
+        action = self.low + (np.clip(unit, -1.0, 1.0) + 1.0) / 2.0 * (self.high - self.low)
+        return np.clip(action, self.low, self.high).reshape(self.shape).astype(self.dtype)
 
 
 def load(run: str | Path | Run, *, seed: int = 0) -> Policy:
@@ -67,7 +69,7 @@ def load(run: str | Path | Run, *, seed: int = 0) -> Policy:
     agent, state = restore(run)
     config = run.config
     low, high = (np.array(config[name], np.float64) for name in ("action_low", "action_high"))
-    return Policy(agent, state, low, high, tuple(config["action_shape"]), jr.key(seed))
+    return Policy(agent, state, low, high, tuple(config["action_shape"]), config["action_dtype"], jr.key(seed))
 
 
 def restore(run: Run) -> tuple[Agent[Any], Any]:
@@ -89,8 +91,13 @@ def restore(run: Run) -> tuple[Agent[Any], Any]:
     agent = Pets(spec, Fixed(0.0), obs_dim, len(low), settings, 1)
     blank = agent.init(jr.key(0))
     scale = ensemble.scaling(Buffer(*(np.zeros((1, *part.shape[1:]), np.float32) for part in tuple(empty))))
-    like: dict[str, Any] = {"model": blank.model, "scaling": scale, "kappa": np.float64(0.0)}
+    like: dict[str, Any] = {
+        "model": blank.model,
+        "scaling": scale,
+        "kappa": np.float64(0.0),
+        "origin": np.zeros(obs_dim),
+    }
     read = weights.load(run.folder / POLICY, like)
     rule = Fixed(float(read["kappa"]))
     agent = Pets(spec, rule, obs_dim, len(low), settings, 1)
-    return agent, PetsState(read["model"], None, read["scaling"], empty, 0, rule.init())
+    return agent, PetsState(read["model"], None, read["scaling"], empty, 0, rule.init(), read["origin"])

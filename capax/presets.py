@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
+import numpy as np
+
 from capax.agents.pets import PetsSettings
 from capax.errors import InputError
 from capax.models.ensemble import EnsembleSettings
@@ -51,7 +53,7 @@ def typed(name: str, value: Any, before: Any) -> Any:
         if not isinstance(value, type(before)):
             raise InputError(f"{name} is {value!r}: give {'True or False' if isinstance(before, bool) else 'a word'}.")
         return value
-    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
     if not number or (whole and value != int(value)):
         raise InputError(f"{name} is {value!r}: give a {'whole ' if whole else ''}number.")
     return int(value) if whole else float(value)

@@ -71,7 +71,8 @@ def one_step(params: tuple[Ensemble, Scaling], obs: Any, action: Any) -> tuple[A
     net, scale = params
     x = (np.concatenate([obs, action], 1) - scale.input_mean) / scale.input_sd
     p = predict(net, jnp.broadcast_to(jnp.asarray(x, jnp.float32), (net.weights[0].shape[0], *x.shape)))
-    return np.asarray(p.mean * scale.target_sd), np.asarray(jnp.exp(p.logvar / 2) * scale.target_sd), np.asarray(p.end)
+    mean = p.mean * scale.target_sd + scale.target_mean
+    return np.asarray(mean), np.asarray(jnp.exp(p.logvar / 2) * scale.target_sd), np.asarray(p.end)
 
 
 @pytest.fixture(scope="module")
@@ -111,8 +112,9 @@ def tiny() -> Ensemble:
 def made_scale(binary: bool = False, ends: bool = False, S: int = 2, A: int = 1) -> Scaling:
     wide = jnp.full(S, 1e6)
     return Scaling(
-        jnp.zeros(S + A), jnp.ones(S + A), jnp.ones(S + 2), -wide, wide, jnp.asarray(binary), jnp.asarray(ends)
-    )
+        jnp.zeros(S + A), jnp.ones(S + A), jnp.zeros(S + 2), jnp.ones(S + 2), -wide, wide,
+        jnp.asarray(binary), jnp.asarray(ends),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("binary", [False, True])
@@ -390,7 +392,7 @@ def test_a_binary_cost_is_learned_as_a_logit():
 # Imagination.
 
 
-IMAGINE = EnsembleSettings(members=3, hidden=4, layers=1, particles=6, products="float32")
+IMAGINE = EnsembleSettings(members=3, hidden=4, layers=1, particles=6, products="float32", floor=0.002)
 
 
 def fixed_net(net: Ensemble, logvar: float, end: float = -5.0) -> Ensemble:
@@ -411,6 +413,7 @@ def units(ends: bool = False, wide: float = 1e6) -> Scaling:
     return Scaling(
         jnp.asarray([0.1, -0.2, 0.3]),
         jnp.asarray([2.0, 0.5, 1.5]),
+        jnp.asarray([0.02, -0.03, 0.4, 2.0]),
         jnp.asarray([0.3, 0.7, 5.0, 0.2]),
         jnp.full(2, -wide),
         jnp.full(2, wide),
@@ -424,7 +427,7 @@ ACTIONS = np.random.default_rng(7).uniform(-1.0, 1.0, (4, 5, 1))  # [N H A]
 
 def walk(net: Ensemble, scale: Scaling, actions: Any) -> tuple[Any, Any, Any, Any]:
     """States before each step `[E, N, H, S]`, rewards, costs `[E, N, H]` and inputs, in a Python loop without noise."""
-    mean, sd, unit = (np.asarray(part, np.float64) for part in scale[:3])
+    mean, sd, centre, unit = (np.asarray(part, np.float64) for part in scale[:4])
     E, (N, H, _) = net.weights[0].shape[0], actions.shape
     states, rewards, costs = np.zeros((E, N, H, 2)), np.zeros((E, N, H)), np.zeros((E, N, H))
     inputs = np.zeros((E, N, H, 3))
@@ -433,7 +436,7 @@ def walk(net: Ensemble, scale: Scaling, actions: Any) -> tuple[Any, Any, Any, An
             state = np.array([0.3, -0.2])
             for h in range(H):
                 x = (np.concatenate([state, actions[n, h]]) - mean) / sd
-                out = forward(net, e, x[None])[0][0] * unit
+                out = forward(net, e, x[None])[0][0] * unit + centre
                 states[e, n, h], inputs[e, n, h] = state, x
                 rewards[e, n, h], costs[e, n, h] = out[2:]
                 state = np.clip(state + out[:2], scale.low, scale.high)
@@ -490,8 +493,9 @@ def uneven(tiny: Ensemble) -> Ensemble:
 
 
 def deviation(net: Ensemble, e: int, x: Any) -> Any:
-    """‖σ_e(s, a)‖ over the state's dimensions."""
-    return np.linalg.norm(np.exp(forward(net, e, np.atleast_2d(x))[1][:, :2] / 2.0), axis=1)[0]
+    """‖σ_e(s, a)‖ over the state's dimensions, with the floor of the settings in quadrature."""
+    variance = np.exp(forward(net, e, np.atleast_2d(x))[1][:, :2])
+    return np.sqrt((variance + IMAGINE.floor**2).sum(1))[0]
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -521,6 +525,17 @@ def test_an_end_that_is_foreseen_is_the_last_step_that_counts(tiny, ends, alive)
     # a net that says so everywhere, with and without an ending in the data
     thought = imagine(fixed_net(tiny, -40.0, end=3.0), ACTIONS, units(ends=ends))
     np.testing.assert_array_equal(thought.alive, np.broadcast_to(alive, (4, 6, 5)))
+
+
+def test_a_cost_with_an_offset_is_learned_as_well_as_one_without():
+    # 300 is a thousand deviations of what the cost changes by
+    rng = np.random.default_rng(0)
+    buffer = transitions(rng)
+    shifted = buffer._replace(cost=(300.0 + 0.1 * buffer.cost).astype(np.float32))
+    params, _ = fitted(shifted)
+    obs, action = buffer.obs[:200], buffer.action[:200]
+    wrong = one_step(params, obs, action)[0][..., -1] - shifted.cost[:200]
+    assert np.sqrt(np.square(wrong).mean()) < 0.2 * shifted.cost.std()
 
 
 def test_a_learned_end_is_imagined(ending):

@@ -172,7 +172,7 @@ def test_a_fit_waits_for_enough_new_steps(cap, fit_every, fits):
 def test_the_oldest_steps_are_forgotten(cap):
     made = Pets(cap.spec, cap.rule, 1, 1, PetsSettings(ENSEMBLE, SETTINGS.cem, buffer=40), 512)
     state, _ = made.learn(made.init(jr.key(0)), [piece(30), piece(20)], jr.key(0))
-    assert state.buffer.size == 40 and state.buffer.obs[-1, 0] == pytest.approx(piece(20).obs[-1, 0])
+    assert state.buffer.size == 40 and state.buffer.obs[-1, 0] == pytest.approx(piece(20).obs[-1, 0] - state.origin[0])
 
 
 def test_what_the_rule_remembers_is_forgotten_when_a_binary_cost_turns_out_to_be_none(cap, ran):
@@ -211,23 +211,26 @@ PLANNED: dict[str, Any] = dict(
 
 
 def test_feedback_of_an_undiscounted_limit(ran):
-    # Ĵ = .2 + .3 + .1 = .6, U = 4, J = 2, so the residual is (2 − .6)/4 = .35; a κ of 25/4 fills the limit of 25
+    # Ĵ = .2 + .3 + .1 = .6, U = 4, J = 2, so the residual is (2 − .6)/4 = .35
     made = agent()
     feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
+    assert told.pop("unit") == pytest.approx(0.375)
     assert told == pytest.approx(
         {"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 2.0, "residual": 0.35}, rel=1e-12
     )
-    assert feedback == pytest.approx((2.0, 25.0, False, 0.35, 6.25, 4.0), rel=1e-12)
+    assert feedback[:4] == pytest.approx((2.0, 25.0, False, 0.35), rel=1e-12)
 
 
 def test_feedback_of_a_discounted_limit(ran):
     # γ = .5: weights 1, .5, .25. Ĵ = .2 + .15 + .025 = .375, U = 1 + 1 + .25 = 2.25, J = 1 + .25 + .125 = 1.375
     made = agent(spec=Spec(4.5, 0.5, True, 50))
     feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
+    assert told.pop("unit") == pytest.approx(1.75)
     assert told == pytest.approx(
         {"planned_cost": 0.375, "planned_uncertainty": 2.25, "paid_cost": 1.375, "residual": 1.0 / 2.25}, rel=1e-12
     )
-    assert feedback.unit == pytest.approx(2.0)  # 4.5/2.25
+    # 1.75 of the weights' sum of 2 were played: kept up, U = 2.25 · 2/1.75, and 4.5 over that is 1.75
+    assert feedback.unit == pytest.approx(1.75)
 
 
 def test_feedback_of_a_binary_cost(ran):
@@ -245,7 +248,7 @@ def test_a_limit_of_zero_has_a_unit_too(ran):
     # nothing fills a limit of 0: what was paid, 2, takes its place
     made = agent(spec=Spec(0.0, 0.99, False, 50))
     feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
-    assert feedback.unit == pytest.approx(2.0 / 4.0)
+    assert feedback.unit == pytest.approx(2.0 / (4.0 * 50 / 3))
 
 
 def test_random_episodes_move_adam_and_leave_the_conformal_rule(ran):
@@ -288,3 +291,10 @@ def test_a_plan_that_is_not_finite_does_not_make_the_agent_careless(ran, bad, bi
     planned = {name: [0.1, bad, 0.1] for name in PLANNED}
     later, _ = made.adapt(lived(ran, binary)._replace(rule=rule), fabricated(made.spec, [20.0] * 3, planned))
     assert later.rule.kappa >= 3.0 and np.isfinite(jax.tree.leaves(later.rule)).all()
+
+
+def test_an_episode_that_ended_early_counts_as_uncertain_as_a_whole_one(ran):
+    # three of fifty steps with U = 4: kept up, that is 4 · 50/3, and a κ of 25/(4 · 50/3) = .375 fills the limit of 25
+    made = agent()
+    feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
+    assert (feedback.residual, feedback.unit, feedback.uncertainty) == pytest.approx((0.35, 0.375, 200 / 3), rel=1e-12)

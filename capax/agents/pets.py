@@ -61,6 +61,8 @@ class PetsState(NamedTuple):
     waiting: int
     """Steps that came in since the last fit."""
     rule: Any
+    origin: Any = 0.0
+    """Mean of the first observations `[S]`, subtracted from all of them while they are float64: networks read float32."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Pets:
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
         per_step = np.float32(self.spec.limit / self.spec.scale)
-        start = np.asarray(obs, np.float32)
+        start = np.asarray(obs - state.origin, np.float32)
         params = (state.model, state.scaling)
         packed, carry = self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
         action, info = np.split(np.asarray(packed), [self.action_dim])
@@ -109,11 +111,14 @@ class Pets:
 
     def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
         """Remember what is new, and fit once enough of it has come."""
-        buffer, waiting = state.buffer, state.waiting
+        buffer, waiting, origin = state.buffer, state.waiting, state.origin
+        if episodes and buffer.size == 0:
+            origin = np.concatenate([episode.obs for episode in episodes]).mean(0, dtype=np.float64)
         for episode in episodes:
-            buffer, waiting = buffer.add(episode, self.settings.buffer), waiting + len(episode.reward)
+            near = episode._replace(obs=episode.obs - origin, next_obs=episode.next_obs - origin)
+            buffer, waiting = buffer.add(near, self.settings.buffer), waiting + len(episode.reward)
         every = self.settings.fit_every or self.spec.episode_steps or 1000
-        state = state._replace(buffer=buffer, waiting=waiting)
+        state = state._replace(buffer=buffer, waiting=waiting, origin=origin)
         if state.scaling is not None and waiting < every:
             return state, {}
         scale = ensemble.scaling(buffer)
@@ -136,7 +141,7 @@ class Pets:
             feedback, told = self.feedback(state, episode)
         rule = self.rule.update(state.rule, feedback)
         used = {"kappa": float(state.rule.kappa), **self.rule.report(state.rule)}
-        return state._replace(rule=rule), {**used, **told}
+        return state._replace(rule=rule), {**used, **told, "kappa_next": float(rule.kappa)}
 
     def feedback(self, state: PetsState, episode: Episode) -> tuple[Feedback, Metrics]:
         """What the rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention."""
@@ -151,9 +156,11 @@ class Pets:
             residual, scale = binary_residual(logit, u, weights * episode.cost, spec.limit), 1.0
             unit = float(np.median(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
         else:
-            residual, scale = real_residual(episode.paid, planned, U), U
-            unit = (spec.limit if spec.limit > 0.0 else episode.paid) / U if U > 0.0 else 0.0
+            whole = U * spec.scale / float(weights.sum())  # of an episode that ended early, as if it had gone on
+            residual, scale = real_residual(episode.paid, planned, U), whole
+            unit = (spec.limit if spec.limit > 0.0 else episode.paid) / whole if U > 0.0 else 0.0
         told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
+        told["unit"] = unit
         return Feedback(episode.paid, spec.limit, False, residual, unit, scale), told
 
 

@@ -45,6 +45,10 @@ class Scripted(Random):
     policy: Callable[[Any], Any]
     task: Task
 
+    def begin(self, state: None) -> None:
+        if hasattr(self.policy, "reset"):  # a policy of another run
+            self.policy.reset()
+
     def act(self, state: None, carry: None, obs: Any, key: Key) -> tuple[Any, None, Metrics]:
         try:
             action = np.asarray(self.policy(np.array(obs)), np.float64).reshape(-1)
@@ -62,7 +66,7 @@ class Scripted(Random):
 
 def to_unit(action: Any, low: Any, high: Any) -> Any:
     """From the environment's units to [−1, 1]; what is outside the bounds is put on them."""
-    return np.clip(2.0 * (action - low) / (high - low) - 1.0, -1.0, 1.0)
+    return np.clip(2.0 * (action - low) / np.where(high > low, high - low, 1.0) - 1.0, -1.0, 1.0)
 
 
 @partial(jax.jit, static_argnums=1)

@@ -15,7 +15,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
-from capax.errors import InputError
+from capax.errors import EnvironmentFailed, InputError
 
 Cost = Callable[[Array, Array, Array, Mapping[str, Any]], Any]
 """`cost(obs, action, next_obs, info)`, with the action as the environment sees it."""
@@ -58,7 +58,7 @@ class Task:
     def reset(self, seed: int) -> Array:
         """The first observation `[S]` of the episode that the seed decides."""
         self._steps = 0
-        result = self.env.reset(seed=int(seed))
+        result = self._guarded(lambda: self.env.reset(seed=int(seed)))
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise InputError(f"{self.name} does not return (observation, info) from reset: mend its reset.")
         self._obs = self._observation(result[0])
@@ -70,7 +70,7 @@ class Task:
             raise InputError(f"{self.name} was not reset: call reset before the first step.")
         self._steps += 1
         native = self._native(action)
-        result = self.env.step(native)
+        result = self._guarded(lambda: self.env.step(native))
         count = len(result) if isinstance(result, tuple | list) else 1
         if count not in (5, 6):
             raise InputError(
@@ -83,7 +83,8 @@ class Task:
         truncated = bool(self._number(result[-2], "truncated flag"))
         info = result[-1] or {}
         if self._cost is not None:
-            paid = self._cost(self._obs, native, obs, info)
+            before = self._obs
+            paid = self._guarded(lambda: self._cost(before, native, obs, info))  # type: ignore[misc]
         elif count == 6:
             paid = result[2]
         elif "cost" in info:
@@ -104,6 +105,15 @@ class Task:
     def close(self) -> None:
         if hasattr(self.env, "close"):
             self.env.close()
+
+    def _guarded(self, call: Callable[[], Any]) -> Any:
+        """What the environment's own code returns; what it raises is told with when it happened."""
+        try:
+            return call()
+        except InputError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"{self.name} raised {type(error).__name__}{self._when()}: {error}") from error
 
     def _native(self, action: Any) -> Array:
         """The action in the environment's shape, range and type."""
@@ -162,7 +172,7 @@ def make(
         name = getattr(getattr(made, "spec", None), "id", None) or type(getattr(made, "unwrapped", made)).__name__
         if render_mode is not None and getattr(made, "render_mode", None) != render_mode:
             raise InputError(f"{name} was not made with render_mode={render_mode!r}: do so in the function.")
-        return Task(made, name=str(name), cost=cost, episode_steps=episode_steps)
+        return _closed_if_refused(made, str(name), cost, episode_steps)
     spec = _registered(env)
     # Task cuts the episodes itself, as Gymnasium's TimeLimit cannot pass on a sixth item.
     unlimited = dataclasses.replace(spec, max_episode_steps=None)
@@ -170,15 +180,25 @@ def make(
     try:
         made = gym.make(unlimited, disable_env_checker=True, **arguments)
     except TypeError as error:
-        unknown = re.search(r"unexpected keyword argument '(\w+)'", str(error))
+        unknown = re.search(r"unexpected keyword argument '(\w+)'|takes no arguments", str(error))
         if unknown is None:
             raise
-        raise InputError(f"{env} does not take {unknown[1]}: add this argument to its constructor.") from error
+        name = unknown[1] or ", ".join((*spec.kwargs, *arguments))
+        raise InputError(f"{env} does not take {name}: add this argument to its constructor.") from error
     except (ImportError, gym.error.Error) as error:
         raise InputError(f"{env} cannot be made ({error}): install what it needs.") from error
     if episode_steps is None and spec.max_episode_steps is not None:
         episode_steps = min([spec.max_episode_steps, *_time_limits(made)])
-    return Task(made, name=env, cost=cost, episode_steps=episode_steps)
+    return _closed_if_refused(made, env, cost, episode_steps)
+
+
+def _closed_if_refused(made: Any, name: str, cost: Cost | None, episode_steps: int | None) -> Task:
+    try:
+        return Task(made, name=name, cost=cost, episode_steps=episode_steps)
+    except InputError:
+        if hasattr(made, "close"):
+            made.close()
+        raise
 
 
 def limit_of(spec: Any, name: str) -> tuple[float | None, bool | None]:

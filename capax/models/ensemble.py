@@ -41,6 +41,8 @@ class EnsembleSettings:
     """P: imagined states per candidate, shared out evenly among the members (TS∞)."""
     exact: bool = False
     """Ask every member about every particle: u is then the maximum at the same (s, a), for E times the work."""
+    floor: float = 0.05
+    """Least deviation that counts in u, as a share of what the data's own changes deviate by."""
     products: str = "auto"
     """Matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32 elsewhere)."""
     learning_rate: float = 1e-3
@@ -66,6 +68,8 @@ class EnsembleSettings:
             raise InputError(f"products is {self.products!r}: choose auto, float32 or bfloat16.")
         if not 0.0 < self.learning_rate < float("inf") or not 0.0 < self.epochs < float("inf"):
             raise InputError("learning_rate and epochs: give numbers above 0.")
+        if not 0.0 <= self.floor < float("inf"):
+            raise InputError(f"floor is {self.floor}: give a number >= 0.")
         if not 0 <= self.least_updates <= self.most_updates or self.weight_decay < 0.0:
             raise InputError(
                 "least_updates, most_updates and weight_decay: give numbers >= 0, the least not above the most."
@@ -86,8 +90,9 @@ class Scaling(NamedTuple):
 
     input_mean: Float[Array, " S+A"]
     input_sd: Float[Array, " S+A"]
+    target_mean: Float[Array, " S+2"]
     target_sd: Float[Array, " S+2"]
-    """Deviations of Δs, reward and cost (1 for a binary cost)."""
+    """Of Δs, reward and cost (0 and 1 for a binary cost)."""
     low: Float[Array, " S"]
     high: Float[Array, " S"]
     """An imagined state is kept within these."""
@@ -133,15 +138,16 @@ def scaling(buffer: Buffer) -> Scaling:
     inputs = np.concatenate([buffer.obs, buffer.action], axis=1)
     targets = np.concatenate([buffer.next_obs - buffer.obs, buffer.reward[:, None], buffer.cost[:, None]], axis=1)
     binary = bool(np.isin(buffer.cost, (0.0, 1.0)).all())
-    target_sd = _deviation(targets)
+    target_mean, target_sd = targets.mean(0, dtype=np.float64), _deviation(targets)
     if binary:
-        target_sd[-1] = 1.0
+        target_mean[-1], target_sd[-1] = 0.0, 1.0
     states = np.concatenate([buffer.obs, buffer.next_obs])
     low, high = states.min(0), states.max(0)
-    room = np.maximum(high - low, 1e-6)
+    room = np.where(high > low, high - low, 1e-6)
     return Scaling(
         input_mean=_float32(inputs.mean(0, dtype=np.float64)),
         input_sd=_float32(_deviation(inputs)),
+        target_mean=_float32(target_mean),
         target_sd=_float32(target_sd),
         low=_float32(low - room),
         high=_float32(high + room),
@@ -275,7 +281,8 @@ def examples(buffer: Buffer, index: Int[Array, "E B"], scale: Scaling) -> tuple[
     """Scaled inputs `[E B S+A]`, targets `[E B S+2]` and endings `[E B]` of these rows."""
     obs, action, reward, cost, next_obs, end = (jnp.asarray(part)[index] for part in tuple(buffer))
     x = (jnp.concatenate([obs, action], -1) - scale.input_mean) / scale.input_sd
-    y = jnp.concatenate([next_obs - obs, reward[..., None], cost[..., None]], -1) / scale.target_sd
+    y = jnp.concatenate([next_obs - obs, reward[..., None], cost[..., None]], -1)
+    y = (y - scale.target_mean) / scale.target_sd
     return x, y, end
 
 
@@ -310,9 +317,12 @@ def rollout(
         x = x.reshape(E, N * G, width)
         p = jax.tree.map(lambda y: y.reshape(E, N, G, *y.shape[2:]), predict(net, x))
         sigma = jnp.exp(0.5 * p.logvar[..., :S])
-        u = _exact(net, x, S).reshape(E, N, G) if settings.exact else spread(sigma).max(0, keepdims=True)
-        change = (p.mean[..., :S] + sigma * eps) * scale.target_sd[:S]
-        reward, cost = (p.mean[..., S + i] * scale.target_sd[S + i] for i in (0, 1))
+        if settings.exact:
+            u = _exact(net, x, S, settings.floor).reshape(E, N, G)
+        else:
+            u = spread(sigma, settings.floor).max(0, keepdims=True)
+        change = (p.mean[..., :S] + sigma * eps) * scale.target_sd[:S] + scale.target_mean[:S]
+        reward, cost = (p.mean[..., i] * scale.target_sd[i] + scale.target_mean[i] for i in (S, S + 1))
         ended = scale.ends & (p.end > 0.0)
         state = jnp.clip(state + change, scale.low, scale.high)
         return (state, jnp.where(ended, 0.0, alive)), (reward, cost, jnp.broadcast_to(u, alive.shape), alive)
@@ -322,7 +332,7 @@ def rollout(
     return Imagined(*(jnp.moveaxis(part, 0, -1).swapaxes(0, 1).reshape(N, E * G, H) for part in parts))
 
 
-def _exact(net: Ensemble, x: Float[Array, "E M in"], S: int) -> Float[Array, " E*M"]:
+def _exact(net: Ensemble, x: Float[Array, "E M in"], S: int, floor: float) -> Float[Array, " E*M"]:
     """max_i ‖Σ_i(s, a)‖ with every member asked about every particle."""
     everyone = jnp.broadcast_to(x.reshape(1, -1, x.shape[-1]), (x.shape[0], x.shape[0] * x.shape[1], x.shape[-1]))
-    return spread(jnp.exp(0.5 * predict(net, everyone).logvar[..., :S])).max(0)
+    return spread(jnp.exp(0.5 * predict(net, everyone).logvar[..., :S]), floor).max(0)

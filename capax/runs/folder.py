@@ -31,8 +31,11 @@ def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
 def write(path: Path, data: bytes | str) -> None:
     """Write a file that appears whole or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(data.encode() if isinstance(data, str) else data)
-    os.replace(temporary, path)
+    try:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def to_jsonl(rows: Iterable[dict[str, Any]]) -> str:

@@ -41,7 +41,8 @@ class Run:
         if not path.exists():
             return []
         try:
-            return [json.loads(line) for line in path.read_text().splitlines() if line]
+            whole, _, _ = path.read_text().rpartition("\n")  # a last line without an end was not written to its end
+            return [json.loads(line) for line in whole.splitlines() if line]
         except ValueError:
             raise InputError(f"{path} has a line that is not JSON: it was damaged.") from None
 

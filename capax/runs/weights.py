@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -33,11 +34,13 @@ def load(path: Path, like: T) -> T:
             leaves = [file[jax.tree_util.keystr(name)] for name, _ in names]
     except FileNotFoundError:
         raise InputError(f"{path} is not there: the run has not learned a policy yet.") from None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except (OSError, ValueError, KeyError, EOFError, NotImplementedError, zlib.error, zipfile.BadZipFile) as error:
         raise InputError(f"{path} does not hold this run's policy ({error}): it was damaged, so train anew.") from None
     for (name, leaf), read in zip(names, leaves, strict=True):
         if np.shape(leaf) != read.shape or np.asarray(leaf).dtype != read.dtype:
             raise InputError(
                 f"{path} has {read.shape} at {jax.tree_util.keystr(name)}, not {np.shape(leaf)}: train anew."
             )
-    return jax.tree_util.tree_unflatten(structure, [jnp.asarray(leaf) for leaf in leaves])
+    return jax.tree_util.tree_unflatten(
+        structure, [leaf if leaf.dtype == np.float64 else jnp.asarray(leaf) for leaf in leaves]
+    )

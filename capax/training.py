@@ -82,7 +82,7 @@ def train(
             "task": task.name,
             "method": method,
             "kappa": (kappa if kappa in RULES else float(kappa)) if method == "cap" else None,
-            "violation_rate": violation_rate,
+            "violation_rate": float(violation_rate),
             "cost_limit": None if math.isinf(limit) else limit,
             "discounted": spec.discounted,
             "gamma": spec.gamma,
@@ -100,14 +100,17 @@ def train(
             "action_low": task.low.tolist(),
             "action_high": task.high.tolist(),
             "action_shape": list(task.env.action_space.shape),
+            "action_dtype": str(task.env.action_space.dtype),
             "settings": asdict(chosen),
             "device": jax.devices()[0].device_kind,
         }
-        out = Path(out)
-        folder.prepare(out, (CONFIG, EPISODES, POLICY), force)
-        for old in (out / EPISODES, out / POLICY, *out.glob("events.out.tfevents.*")):
+        text, out = folder.to_json(config), Path(out)
+        began = out / EPISODES
+        failed = began.is_file() and began.stat().st_size == 0  # a run that ended in its first episode: nothing to lose
+        folder.prepare(out, (CONFIG, EPISODES, POLICY), force or failed)
+        for old in (began, out / POLICY, *out.glob("events.out.tfevents.*")):
             old.unlink(missing_ok=True)
-        folder.write(out / CONFIG, folder.to_json(config))
+        folder.write(out / CONFIG, text)
         with Live(task=task.name, steps=steps, limit=limit, discounted=spec.discounted) as live:
             counted = Counted(live)
             collector = EpisodeCollector(task, spec, counted.step)
@@ -154,9 +157,9 @@ def record(outcomes: Any, out: Path, limit: float, spec: Spec, live: Live) -> No
                 file.write(json.dumps(row, allow_nan=False) + "\n")
                 file.flush()
                 events.scalars(outcome.steps, scalars(row), time.time())
-                live.episode({**row, "kappa": row.get("kappa")})
+                live.episode(row)
                 if row.get("feasible") == 0.0:
-                    live.warn(nothing_feasible(row))
+                    live.warn(nothing_feasible(row, planned_to=spec.limit))
                 mark, before, last = now, outcome.steps, outcome
                 if now - saved > SAVE_EVERY:
                     save_policy(out, outcome.state)
@@ -193,12 +196,13 @@ def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violat
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
 
 
-def nothing_feasible(row: Mapping[str, Any]) -> str:
+def nothing_feasible(row: Mapping[str, Any], planned_to: float) -> str:
     """What to do when the model saw no way to keep the limit; said once, so it names no episode."""
-    advice = "lower κ" if row["kappa"] else "give more or better start data (initial_data)"
+    if math.isinf(planned_to):
+        return "in a whole episode no plan was finite: the model has diverged, so lower learning_rate."
     return (
-        f"in a whole episode no plan was within the limit of {row['limit']:g}, so the least costly was taken; if that goes on, "
-        f"raise the cost limit or {advice}."
+        f"in a whole episode no plan was within the limit of {planned_to:g}, so the least costly was taken; if that goes on, "
+        "raise the cost limit or the violation rate, choose a smaller κ (--kappa), or begin with better data (initial_data)."
     )
 
 
@@ -232,7 +236,9 @@ def convention(
     limit = math.inf if limit is None else float(limit)
     if not limit >= 0.0:
         raise InputError(f"the cost limit is {limit}: give a number >= 0.")
-    by_discount = bool(task.discounted) if discounted is None else discounted
+    if not isinstance(discounted, bool | np.bool_ | None):
+        raise InputError(f"discounted is {discounted!r}: give True, False or None for the task's own convention.")
+    by_discount = bool(task.discounted if discounted is None else discounted)
     if task.episode_steps is None and not by_discount:
         raise InputError(
             f"{task.name} sets no end to its episodes, so an undiscounted limit needs one: give --episode-steps "
@@ -244,10 +250,10 @@ def convention(
 
 
 def make_agent(
-    task: Task, spec: Spec, method: str, kappa: str | float, rate: float, settings: PetsSettings, steps: int
+    task: Task, spec: Spec, method: str, kappa: str | float, violation_rate: float, settings: PetsSettings, steps: int
 ) -> Agent[Any]:
     """The agent that a method names."""
-    rule = make_rule(kappa, rate)
+    rule = make_rule(kappa, violation_rate)
     if method == "random":
         return Random(task.action_dim)
     if method in ("ccem", "cem"):
@@ -256,12 +262,12 @@ def make_agent(
     return Pets(spec, rule, task.obs_dim, task.action_dim, settings, max(capacity, settings.start_steps))
 
 
-def make_rule(kappa: str | float, rate: float) -> Rule:
+def make_rule(kappa: str | float, violation_rate: float) -> Rule:
     """The rule that `--kappa` names, or a κ that stays."""
-    if not 0.0 < rate < 1.0:
-        raise InputError(f"the violation rate is {rate}: give a number above 0 and below 1.")
+    if not isinstance(violation_rate, int | float) or not 0.0 < violation_rate < 1.0:
+        raise InputError(f"the violation rate is {violation_rate!r}: give a number above 0 and below 1.")
     if kappa == "conformal":
-        return Conformal(rate)
+        return Conformal(violation_rate)
     if kappa == "adam":
         return Adam()
     if kappa == "pi":
@@ -286,7 +292,8 @@ def save_policy(out: Path, state: Any) -> None:
     """Keep what acting needs."""
     if getattr(state, "scaling", None) is not None:
         kappa = np.float64(state.rule.kappa)
-        weights.save(out / POLICY, {"model": state.model, "scaling": state.scaling, "kappa": kappa})
+        kept = {"model": state.model, "scaling": state.scaling, "kappa": kappa, "origin": state.origin}
+        weights.save(out / POLICY, kept)
 
 
 def commit() -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,7 +60,7 @@ def evaluate(
     """
     run = run if isinstance(run, Run) else Run(Path(run))
     config = run.config
-    if not isinstance(episodes, int) or episodes < 1:
+    if not isinstance(episodes, int | np.integer) or episodes < 1:
         raise InputError(f"episodes is {episodes!r}: give a whole number >= 1.")
     if not isinstance(seed, int) or not 0 <= seed < 2**31:
         raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
@@ -72,7 +73,7 @@ def evaluate(
         raise InputError(f"{run.folder} was trained with a cost function: call capax.evaluate(run, cost=...) with it.")
     render = None if film is None else "rgb_array"
     if film is not None:
-        video.headless(mujoco="Velocity" in config["task"])
+        prepare_film(Path(film), config["task"])
     task = make(env or config["task"], cost=cost, episode_steps=config["episode_steps"], render_mode=render)
     limit = math.inf if config["cost_limit"] is None else config["cost_limit"]
     spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"])
@@ -111,6 +112,17 @@ def evaluate(
     )
 
 
+def prepare_film(film: Path, task: str) -> None:
+    """See before the first episode that a film can be drawn and written."""
+    if not film.parent.is_dir():
+        raise InputError(f"{film.parent} is no folder: name a film in one that is there.")
+    try:
+        video.headless(mujoco=find_spec("mujoco") is not None)  # any environment may turn out to be MuJoCo's
+    except InputError:
+        if task.startswith("capax/") and "Velocity" in task:
+            raise
+
+
 def same_sizes(task: Task, config: dict[str, Any]) -> None:
     """Refuse an environment other than the one that was trained in."""
     if (
@@ -120,7 +132,8 @@ def same_sizes(task: Task, config: dict[str, Any]) -> None:
     ):
         raise InputError(
             f"{task.name} has {task.obs_dim} observations and actions between {task.low.tolist()} and "
-            f"{task.high.tolist()}, other than the run's {config['obs_dim']}: give the environment that was trained in."
+            f"{task.high.tolist()}, the run has {config['obs_dim']} and {config['action_low']} to {config['action_high']}: "
+            "give the environment that was trained in."
         )
 
 
