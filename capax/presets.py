@@ -21,6 +21,7 @@ PRESETS = {
         ensemble=EnsembleSettings(layers=3, particles=5, least_updates=300, most_updates=600),
         cem=CEM(horizon=20, iterations=3, population=64, elites=10, colour=0.5, shrink=1.3, keep=0.3, execute="best"),
         start_steps=300,
+        fit_every=300,
     ),
 }
 """`paper`: the hyper-parameter table and the published code. `fast`: the same algorithm with about a hundredth of the
@@ -48,7 +49,7 @@ def settings_for(preset: str, changes: Mapping[str, Any] | None = None) -> PetsS
 
 def typed(name: str, value: Any, before: Any) -> Any:
     """The value as the setting's type, or a sentence that says which it should be."""
-    whole = isinstance(before, int) or name == "fit_every"
+    whole = isinstance(before, int)
     if isinstance(before, bool | str):
         if not isinstance(value, type(before)):
             raise InputError(f"{name} is {value!r}: give {'True or False' if isinstance(before, bool) else 'a word'}.")

@@ -36,15 +36,15 @@ class PetsSettings:
     """Random steps before the first fit (paper, hyper-parameter table)."""
     buffer: int = 1_000_000
     """Transitions that are remembered (paper, hyper-parameter table)."""
-    fit_every: int | None = None
-    """New steps between two fits; None: as many as a whole episode has (paper: 1000, an episode)."""
+    fit_every: int = 1000
+    """New steps between two fits (paper: 1000, an episode), or a whole episode's where that has fewer."""
     gamma: float = 0.99
     """Discount of a step, in discounted sums."""
 
     def __post_init__(self) -> None:
         for name in ("start_steps", "buffer", "fit_every"):
             value = getattr(self, name)
-            if value is not None and value < 2:
+            if value < 2:
                 raise InputError(f"{name} is {value}: give a whole number >= 2.")
         if not 0.0 < self.gamma < 1.0:
             raise InputError(f"gamma is {self.gamma}: give a number above 0 and below 1.")
@@ -117,7 +117,7 @@ class Pets:
         for episode in episodes:
             near = episode._replace(obs=episode.obs - origin, next_obs=episode.next_obs - origin)
             buffer, waiting = buffer.add(near, self.settings.buffer), waiting + len(episode.reward)
-        every = self.settings.fit_every or self.spec.episode_steps or 1000
+        every = min(self.settings.fit_every, self.spec.episode_steps or self.settings.fit_every)
         state = state._replace(buffer=buffer, waiting=waiting, origin=origin)
         if state.scaling is not None and waiting < every:
             return state, {}
