@@ -21,6 +21,10 @@ from capax.errors import InputError
 from capax.kappa import Feedback
 from capax.types import Metrics
 
+MOST = 0.5
+"""What one residual may ask for beyond the present κ, in units of the κ that fills the limit: with a whole unit no plan would
+be feasible any more, and nothing learned, until that residual is forgotten."""
+
 
 class ConformalState(NamedTuple):
     """κ and what it is made of."""
@@ -66,13 +70,13 @@ class Conformal:
         unit = unit if math.isfinite(unit) else 0.0
         step = state.step if state.step > 0.0 or not violated else self.gain * unit
         k = max(0.0, state.k + step * (violated - self.rate))
-        # an early model plans nonsense: no residual asks for more than one limit's worth of penalty above the present κ
+        # an early model plans nonsense, so no residual counts for too much
         errors, uncertainty = state.errors, state.uncertainty
         if (
             math.isfinite(residual) and 0.0 < feedback.uncertainty < math.inf
         ):  # a plan that was all infinite teaches nothing
             uncertainty = feedback.uncertainty
-            errors = (*errors, min(residual, state.kappa + unit) * uncertainty)[-self.window :]
+            errors = (*errors, min(residual, state.kappa + MOST * unit) * uncertainty)[-self.window :]
         state = ConformalState(0.0, k, step, errors, uncertainty)
         return state._replace(kappa=max(0.0, self.quantile(state) or 0.0) + k)
 

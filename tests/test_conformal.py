@@ -296,7 +296,7 @@ def test_a_step_without_uncertainty_is_flagged_by_no_kappa_and_the_rule_survives
     assert 1e30 < residual < math.inf
     assert binary_residual(LOGIT, spread, np.array([1.0, 1.0, 0.0, 0.0]), 1.0) == 2.0
     state = Conformal().update(ConformalState(), Feedback(2.0, 0.0, False, residual, 3.0))
-    assert state.errors == (3.0,) and state.kappa == pytest.approx(3.0 + 0.3 * 0.98, rel=1e-15)
+    assert state.errors == (1.5,) and state.kappa == pytest.approx(1.5 + 0.3 * 0.98, rel=1e-15)
 
 
 def test_a_limit_of_zero_asks_for_every_step_that_paid_whatever_the_discount():
@@ -347,9 +347,9 @@ def test_a_violation_without_uncertainty_fixes_no_step():
     assert rule.update(state, Feedback(3.0, 1.0, False, 0.0, 2.0)).step == 0.2
 
 
-def test_no_residual_asks_for_more_than_a_unit_above_the_present_kappa():
+def test_no_residual_asks_for_more_than_half_a_unit_above_the_present_kappa():
     state = ConformalState(0.3, 0.0, 0.0, (0.3,))
-    new = Conformal().update(state, Feedback(0.5, 1.0, False, 50.0, 0.25))
+    new = Conformal().update(state, Feedback(0.5, 1.0, False, 50.0, 0.5))
     assert new.errors == (0.3, 0.55) and new.kappa == 0.55
 
 
