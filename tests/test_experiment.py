@@ -25,7 +25,7 @@ from capax.tabular import evaluate, solve
 
 SMALL = {"worlds": 2, "iterations": 3, "samples": 100, "jobs": 1}
 METHODS = ("oracle", "0.05", "adaptive", "calibrated")
-KEYS = ["world", "method", "kappa", "iteration", "steps", "return", "cost", "oracle_return", "limit", "violation",
+KEYS = ["world", "method", "rule", "iteration", "steps", "return", "cost", "oracle_return", "limit", "violation",
         "violations", "time"]  # fmt: skip
 
 
@@ -62,9 +62,9 @@ def test_a_world_does_not_depend_on_the_other_worlds(rows):
 @pytest.mark.parametrize("methods", [("calibrated",), ("adaptive", "0.05"), ("0.3", "0.05")])
 def test_a_method_does_not_depend_on_the_other_methods(rows, methods):
     wanted = {label(method) for method in methods if method in METHODS}
-    found = [row for row in rows_of(worlds=1, methods=methods) if Label(row["method"], row["kappa"]) in wanted]
-    there = [row for row in rows if row["world"] == 0 and Label(row["method"], row["kappa"]) in wanted]
-    order = lambda row: (row["method"], str(row["kappa"]), row["iteration"])  # noqa: E731
+    found = [row for row in rows_of(worlds=1, methods=methods) if Label(row["method"], row["rule"]) in wanted]
+    there = [row for row in rows if row["world"] == 0 and Label(row["method"], row["rule"]) in wanted]
+    order = lambda row: (row["method"], str(row["rule"]), row["iteration"])  # noqa: E731
     assert sorted(found, key=order) == sorted(there, key=order)
 
 
@@ -84,7 +84,7 @@ def test_another_seed_gives_other_worlds(rows):
 
 def test_a_row_per_world_method_and_policy(rows):
     # The oracle has one policy; each learner has the first one and one after each of the 3 iterations.
-    seen = [(row["world"], row["method"], row["kappa"], row["iteration"]) for row in rows]
+    seen = [(row["world"], row["method"], row["rule"], row["iteration"]) for row in rows]
     learners = [("cap", 0.05), ("cap", "adaptive"), ("calibrated", None)]
     expected = [(w, "oracle", None, 0) for w in range(2)]
     expected += [(w, *learner, i) for w in range(2) for learner in learners for i in range(4)]
@@ -95,13 +95,13 @@ def test_every_row_has_the_keys_that_readers_need():
     for row in rows_of(worlds=1, iterations=1, keep_time=True):
         missing = set(KEYS) - set(row)
         assert not missing
-        assert ("kappa_value" in row) == (row["method"] != "oracle")
+        assert ("kappa" in row) == (row["method"] != "oracle")
 
 
 def test_violations_are_counted_from_the_first_policy_on(rows):
     count: dict[Any, int] = {}
     for row in rows:
-        key = (row["world"], row["method"], row["kappa"])
+        key = (row["world"], row["method"], row["rule"])
         assert row["violation"] == (row["cost"] > LIMIT + 1e-6)
         count[key] = count.get(key, 0) + row["violation"]
         assert row["violations"] == count[key]
@@ -123,11 +123,11 @@ def test_no_method_that_keeps_the_limit_beats_the_oracle(rows):
 def test_adaptive_kappa_follows_the_cost(rows):
     # κ ← max(0, κ + .1 (J_c − .1)), unless a plan was infeasible and κ gave way further.
     for number in range(2):
-        path = [row for row in rows if row["world"] == number and row["kappa"] == "adaptive"]
+        path = [row for row in rows if row["world"] == number and row["rule"] == "adaptive"]
         for before, after in pairwise(path):
-            updated = max(0.0, before["kappa_value"] + 0.1 * (before["cost"] - LIMIT))
+            updated = max(0.0, before["kappa"] + 0.1 * (before["cost"] - LIMIT))
             halvings = {updated / 2**k for k in range(40)} | {0.0}
-            assert min(abs(after["kappa_value"] - value) for value in halvings) < 1e-12
+            assert min(abs(after["kappa"] - value) for value in halvings) < 1e-12
 
 
 def test_steps_are_those_that_the_policy_was_learned_from(rows):
@@ -148,7 +148,7 @@ def test_description_of_a_world_is_the_last_policy_evaluated_in_it():
     result = run_world(settings, 0)
     described = describe(settings, result)
     world = draw_world(settings, 0)
-    last = {(row["method"], row["kappa"]): row for row in result.rows}
+    last = {(row["method"], row["rule"]): row for row in result.rows}
     np.testing.assert_array_equal(described["c"], world.cmdp.c)
     for entry in described["policies"]:
         row = last[entry["method"], entry["kappa"]]
@@ -161,7 +161,7 @@ def test_description_of_a_world_is_the_last_policy_evaluated_in_it():
 
 
 def made_up(world: int, method: str, iteration: int, **numbers: float) -> dict[str, Any]:
-    return {"world": world, "method": method, "kappa": None, "iteration": iteration, "oracle_return": 0.5, **numbers}
+    return {"world": world, "method": method, "rule": None, "iteration": iteration, "oracle_return": 0.5, **numbers}
 
 
 def test_table_is_mean_and_sd_of_the_last_policies():

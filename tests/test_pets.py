@@ -79,6 +79,17 @@ def test_cap_ends_within_the_limit_and_cem_does_not(ran):
     assert all(episode.paid > 100.0 for episode in careless)
 
 
+def test_a_binary_cost_with_a_limit_of_zero_is_kept_once_it_was_met():
+    # above .7 a step pays 1, and none may: the first plans do not know that, and κ in units of logits flags it afterwards
+    spec = UNDISCOUNTED._replace(limit=0.0)
+    task = make("capax/Integrator-v0", cost=lambda obs, action, next_obs, info: float(next_obs[0] > 0.7))
+    played = run(agent(spec=spec), EpisodeCollector(task, spec), start=300, steps=900, key=jr.key(0), starter=Random(1))
+    *_, last = kept = list(played)
+    assert bool(last.state.scaling.binary) and any(outcome.episode.paid > 0.0 for outcome in kept[6:])
+    assert [outcome.episode.paid for outcome in kept[-5:]] == [0.0] * 5
+    assert min(outcome.episode.earned for outcome in kept[-5:]) > 15.0  # of some 33 at most
+
+
 def test_before_the_first_fit_it_acts_at_random(cap):
     state = cap.init(jr.key(0))
     actions = [cap.act(state, cap.begin(state), np.zeros(1), jr.key(seed)) for seed in range(50)]

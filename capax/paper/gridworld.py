@@ -171,7 +171,7 @@ def _run_world(settings: Settings, number: int) -> WorldResult:
         for iteration, row in enumerate(rows):
             violation = row["cost"] > LIMIT + ROUNDING
             violations += violation
-            head = {"world": number, "method": named.method, "kappa": named.kappa, "iteration": iteration}
+            head = {"world": number, "method": named.method, "rule": named.kappa, "iteration": iteration}
             steps = 0 if method == "oracle" else settings.samples * (iteration + 1)
             counted = {"oracle_return": best.reward, "limit": LIMIT, "violation": violation, "violations": violations}
             result.rows.append({**head, "steps": steps, **row, **counted, "time": {"seconds": round(took, 6)}})
@@ -190,7 +190,7 @@ def _learn(settings: Settings, number: int, world: World, method: str) -> tuple[
         episode, metrics = outcome.episode, outcome.metrics
         if not episode.random:  # the start is data, not a policy of the agent
             rest = {name: value for name, value in metrics.items() if name != "kappa"}
-            rows.append({"return": episode.earned, "cost": episode.paid, "kappa_value": metrics["kappa"], **rest})
+            rows.append({"return": episode.earned, "cost": episode.paid, "kappa": metrics["kappa"], **rest})
     return rows, outcome.state.policy
 
 
@@ -220,7 +220,7 @@ def table(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Mean and sd over worlds of the last policy's return and cost, and of all violations, for each method."""
     last: dict[Label, dict[int, dict[str, Any]]] = {}
     for row in rows:
-        last.setdefault(Label(row["method"], row["kappa"]), {})[row["world"]] = row  # later iterations overwrite
+        last.setdefault(Label(row["method"], row["rule"]), {})[row["world"]] = row  # later iterations overwrite
     result = []
     for named, by_world in last.items():
         entry: dict[str, Any] = {"method": named.method, "kappa": named.kappa}

@@ -89,14 +89,14 @@ def curves(rows: Sequence[Mapping[str, Any]], caption: str) -> bytes:
     """`figure.png`: return, cost, cumulative violations and κ over iterations, mean and sd band over worlds."""
     series: dict[tuple[str, Any], dict[int, list[Mapping[str, Any]]]] = {}
     for row in rows:
-        series.setdefault((row["method"], row["kappa"]), {}).setdefault(row["iteration"], []).append(row)
+        series.setdefault((row["method"], row["rule"]), {}).setdefault(row["iteration"], []).append(row)
     spare = iter(SPARE * 100)
     colours = {key: COLOURS[key] if key in COLOURS else next(spare) for key in series}
     last = max(max(by_iteration) for by_iteration in series.values())
     figure = Figure(figsize=(13, 3.4), layout="constrained")
     panels = figure.subplots(1, 4)
     titles = ("Return", f"Cost (limit {LIMIT})", "Cumulative violations", "κ (calibrated: z)")
-    for panel, title, column in zip(panels, titles, ("return", "cost", "violations", "kappa_value"), strict=True):
+    for panel, title, column in zip(panels, titles, ("return", "cost", "violations", "kappa"), strict=True):
         for key, by_iteration in series.items():
             if column not in by_iteration[0][0]:
                 continue
