@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
 from capax.types import Episode
+
+COLUMNS = ("obs", "action", "reward", "cost", "next_obs", "terminated")
 
 
 class Buffer(NamedTuple):
@@ -19,12 +21,19 @@ class Buffer(NamedTuple):
     cost: Array
     next_obs: Array
     terminated: Array
+    added: int = 0
+    """Transitions that ever came in, those that have left again included."""
+
+    @property
+    def columns(self) -> tuple[Array, ...]:
+        """The arrays alone."""
+        return self[:6]
 
     @staticmethod
     def empty(obs_dim: int, action_dim: int) -> Buffer:
         """No transition yet."""
-        width = (obs_dim, action_dim, None, None, obs_dim, None)
-        return Buffer(*(np.zeros((0,) if w is None else (0, w), np.float32) for w in width))
+        width = {"obs": (obs_dim,), "action": (action_dim,), "next_obs": (obs_dim,)}
+        return Buffer(**{name: np.zeros((0, *width.get(name, ())), np.float32) for name in COLUMNS}, added=0)
 
     @property
     def size(self) -> int:
@@ -33,14 +42,19 @@ class Buffer(NamedTuple):
 
     def add(self, episode: Episode, most: int) -> Buffer:
         """With an episode's transitions appended; the oldest leave when there are more than `most`."""
-        new = (episode.obs, episode.action, episode.reward, episode.cost, episode.next_obs, episode.terminated)
-        return Buffer(
-            *(
-                np.concatenate([old, np.asarray(part, np.float32)])[-most:]
-                for old, part in zip(tuple(self), new, strict=True)
-            )
-        )
+        new = {name: np.asarray(getattr(episode, name), np.float32) for name in COLUMNS}
+        grown: dict[str, Any] = {name: np.concatenate([getattr(self, name), new[name]])[-most:] for name in COLUMNS}
+        return Buffer(**grown, added=self.added + len(episode.reward))
+
+    def since(self, count: int) -> dict[str, Array]:
+        """What came in after the first `count` transitions, as far as it is still held."""
+        new = min(self.added - count, self.size)
+        return {name: getattr(self, name)[self.size - new :] for name in COLUMNS}
 
     def padded(self, capacity: int) -> Buffer:
         """With zeros appended up to `capacity`, so that a growing buffer keeps the shape that was compiled for."""
-        return Buffer(*(np.concatenate([a, np.zeros((capacity - len(a), *a.shape[1:]), a.dtype)]) for a in tuple(self)))
+        short = capacity - self.size
+        columns: dict[str, Any] = {name: getattr(self, name) for name in COLUMNS}
+        for name, a in columns.items():
+            columns[name] = np.concatenate([a, np.zeros((short, *a.shape[1:]), a.dtype)])
+        return self._replace(**columns)

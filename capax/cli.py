@@ -11,6 +11,7 @@ import os
 import re
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +22,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from capax import __version__
-from capax.errors import EnvironmentFailed, InputError
+from capax.errors import STOPS, InputError
+from capax.leaving import Told, leaving
 from capax.paper import gridworld as experiment
 from capax.runs import folder
 from capax.runs.run import Run
@@ -89,10 +91,11 @@ class Train:
 
     task: tyro.conf.Positional[str]
     """A Gymnasium id (`capax tasks` lists ours), or module:Id for one that a module of yours registers."""
-    method: Literal["cap", "ccem", "cem", "random"] = "cap"
-    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions."""
-    kappa: str = "conformal"
-    """How κ is chosen: conformal, adam, pi, or a number for a κ that stays."""
+    method: Literal["cap", "ccem", "cem", "random", "calibrated"] = "cap"
+    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions; calibrated: a
+    margin in standard errors, for finite worlds."""
+    kappa: str | None = None
+    """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (pi in a finite world)."""
     violation_rate: float = 0.02
     """Share of the planned episodes that may exceed the limit (conformal)."""
     cost_limit: float | None = None
@@ -119,8 +122,12 @@ class Train:
     """Folder of the run; None: runs/TASK-METHOD-SEED."""
     force: bool = False
     """Overwrite a run that is there."""
+    resume: bool = False
+    """Go on with a run that is there; begin one if there is none."""
 
     def run(self) -> None:
+        if self.force and self.resume:
+            raise InputError("--force and --resume contradict each other: give one of them.")
         use_device(self.device)
         sys.path.append(os.getcwd())  # module:Id finds a module of the current folder
         from capax.training import train  # JAX takes a second to import, and errors of spelling should not
@@ -131,7 +138,12 @@ class Train:
         out = self.out if self.out is not None else Path("runs") / f"{plain}-{self.method}-{self.seed}"
         if str(self.out) == "":
             raise InputError("--out is empty: name a folder for the run, or leave --out away.")
-        run = train(
+        with leaving(lambda: how_to_go_on(out)):
+            run = self.train(train, out)
+        print(run)
+
+    def train(self, train: Callable[..., Run], out: Path) -> Run:
+        return train(
             self.task,
             steps=self.steps,
             out=out,
@@ -146,8 +158,38 @@ class Train:
             preset=self.preset,
             settings=dict(assignment(text) for text in self.set),
             force=self.force,
+            resume=self.resume,
         )
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Go on with a run that was stopped, from the end of its last episode."""
+
+    folder: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="RUN")]]
+    """A folder that capax train has written."""
+    steps: int | None = None
+    """Environment steps in all, those that are done included; None: as many as the run was to have."""
+    device: Literal["cpu", "gpu"] | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+
+    def run(self) -> None:
+        use_device(self.device)
+        sys.path.append(os.getcwd())
+        from capax.training import resume
+
+        with leaving(lambda: how_to_go_on(self.folder)):
+            run = resume(self.folder, steps=self.steps)
         print(run)
+
+
+def how_to_go_on(out: Path) -> str:
+    """What to say to somebody who stopped a run."""
+    try:
+        done = len(Run(out).episodes)
+        return f"{done} episode{'s' * (done != 1)} safe in {out}; go on with: capax resume {out}"
+    except InputError:
+        return "nothing was begun."
 
 
 @dataclass(frozen=True)
@@ -215,7 +257,28 @@ class Tasks:
             print(f"{row.id:{wide}}  {row.limit:8g}  {convention:12}  {row.episode_steps or 'no end'}")
 
 
-COMMANDS: dict[str, Callable[..., Any]] = {"gridworld": Gridworld, "train": Train, "evaluate": Evaluate, "tasks": Tasks}
+@dataclass(frozen=True)
+class Doctor:
+    """Say what this machine can do, and what to do about what is missing."""
+
+    json: bool = False
+    """Print JSON, and nothing else, on standard output."""
+
+    def run(self) -> None:
+        from capax import doctor
+
+        findings = doctor.examine(Path.cwd())
+        sys.stdout.write(folder.to_json(doctor.as_json(findings)) if self.json else doctor.page(findings, 100) + "\n")
+
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "gridworld": Gridworld,
+    "train": Train,
+    "resume": Resume,
+    "evaluate": Evaluate,
+    "tasks": Tasks,
+    "doctor": Doctor,
+}
 
 
 def assignment(text: str) -> tuple[str, Any]:
@@ -258,6 +321,11 @@ def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
         yield from bar.track(items, total=total)
 
 
+def terminated(number: int, frame: Any) -> None:
+    """SIGTERM outside of a run."""
+    raise Told(number, "nothing was begun that is lost.")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The entry point `capax`."""
     for stream in (sys.stdout, sys.stderr):
@@ -267,16 +335,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if arguments == ["--version"]:
         print(f"capax {__version__}")
         return
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminated)
     try:
         command: Any = tyro.extras.subcommand_cli_from_dict(COMMANDS, prog="capax", args=arguments)
         command.run()
         sys.stdout.flush()
-    except InputError as error:
+    except STOPS as error:
         print(f"capax: {error}", file=sys.stderr)
-        sys.exit(2)
-    except EnvironmentFailed as error:
-        print(f"capax: {error}", file=sys.stderr)
-        sys.exit(3)
+        sys.exit(error.exit_code)
+    except Told as told:
+        print(f"capax: {told}; {told.advice}", file=sys.stderr, flush=True)
+        os._exit(told.exit_code)  # threads that still compile would crash an orderly exit
     except BrokenPipeError:  # whoever read the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)

@@ -13,7 +13,7 @@ import jax.random as jr
 import numpy as np
 from numpy import ndarray as Array
 
-from capax.envs.adapt import Task
+from capax.envs.adapt import Step, Task
 from capax.errors import InputError
 from capax.types import Agent, Episode, Key, Metrics, Spec
 
@@ -63,13 +63,17 @@ class EpisodeCollector:
 
     task: Task
     spec: Spec
-    on_step: Callable[[], None] = lambda: None
-    """Called after each step."""
+    on_reset: Callable[[Array], None] = lambda obs: None
+    """Called with the first observation of an episode."""
+    on_step: Callable[[Array, Step], None] = lambda action, step: None
+    """Called after each step, with the action in [−1, 1] and what came of it."""
 
     def collect(self, agent: Agent[Any], state: Any, key: Key, most: int | None = None) -> Episode:
         """From a seeded reset to the episode's end, or until `most` steps were taken."""
         seed, k_act = split(key)
-        obs, carry = self.task.reset(int(seed)), agent.begin(state)
+        obs = self.task.reset(int(seed))
+        self.on_reset(obs)
+        carry = agent.begin(state)
         seen: list[Metrics] = []
         extras: list[Metrics] = []
         ended = False
@@ -79,7 +83,7 @@ class EpisodeCollector:
             seen.append(_transition(obs, action, step.reward, step.cost, step.obs, step.terminated))
             extras.append(said)
             obs, ended = step.obs, step.terminated or step.truncated
-            self.on_step()
+            self.on_step(action, step)
         columns = _columns(seen)
         paid = float(self.spec.weights(len(seen)) @ columns["cost"])
         return Episode(**columns, earned=float(columns["reward"].sum()), paid=paid, extras=_columns(extras))

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from capax.errors import InputError
-from capax.kappa import Feedback
+from capax.checks import above_0, number, settle, whole
+from capax.kappa import FAR, MOST_KAPPA, Feedback, bounded
 from capax.types import Metrics
 
 MOST = 0.5
@@ -51,12 +51,9 @@ class Conformal:
     """η in units of the κ whose penalty alone would fill the limit."""
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.rate < 1.0:
-            raise InputError(f"the violation rate is {self.rate}: give a number above 0 and below 1.")
-        if self.window < 1 or not 0.0 < self.gain < float("inf"):
-            raise InputError(
-                f"window is {self.window} and gain {self.gain}: give a whole number >= 1 and a number > 0."
-            )
+        settle(self, lambda _, value: as_rate(value), "rate")
+        settle(self, whole, "window")
+        settle(self, above_0(MOST_KAPPA), "gain")
 
     def init(self) -> ConformalState:
         return ConformalState()
@@ -67,18 +64,18 @@ class Conformal:
         if feedback.random or residual is None or unit is None:
             return state
         violated = feedback.paid > feedback.limit
-        unit = unit if math.isfinite(unit) else 0.0
-        step = state.step if state.step > 0.0 or not violated else self.gain * unit
-        k = max(0.0, state.k + step * (violated - self.rate))
+        unit = bounded(unit) if math.isfinite(unit) else 0.0
+        step = state.step if state.step > 0.0 or not violated else bounded(self.gain * unit)
+        k = bounded(state.k + step * (violated - self.rate))
         # an early model plans nonsense, so no residual counts for too much
         errors, uncertainty = state.errors, state.uncertainty
-        if (
-            math.isfinite(residual) and 0.0 < feedback.uncertainty < math.inf
-        ):  # a plan that was all infinite teaches nothing
+        # a plan that was all infinite teaches nothing
+        if math.isfinite(residual) and 0.0 < feedback.uncertainty < math.inf:
             uncertainty = feedback.uncertainty
-            errors = (*errors, min(residual, state.kappa + MOST * unit) * uncertainty)[-self.window :]
+            error = min(residual, state.kappa + MOST * unit) * uncertainty
+            errors = (*errors, max(-FAR, min(FAR, error)))[-self.window :]
         state = ConformalState(0.0, k, step, errors, uncertainty)
-        return state._replace(kappa=max(0.0, self.quantile(state) or 0.0) + k)
+        return state._replace(kappa=bounded(max(0.0, self.quantile(state) or 0.0) + k))
 
     def quantile(self, state: ConformalState) -> float | None:
         """q: as a model learns, U falls faster than the errors do, so they are seen in the uncertainty of the last episode."""
@@ -89,6 +86,11 @@ class Conformal:
 
     def report(self, state: ConformalState) -> Metrics:
         return {"quantile": self.quantile(state), "k": state.k, "k_step": state.step}
+
+
+def as_rate(value: Any) -> float:
+    """The check of a share of episodes that may violate."""
+    return number("the violation rate", value, "a number above 0 and below 1", lambda rate: 0.0 < rate < 1.0)
 
 
 def upper_quantile(residuals: Sequence[float], rate: float) -> float:

@@ -1,9 +1,37 @@
-"""What went wrong in the caller's input: one sentence that says what to change."""
+"""What can end a run: one sentence each that says what to do, and the exit code of the command line."""
 
-
-class EnvironmentFailed(RuntimeError):
-    """A user's environment raised something. The command line prints what and when, and exits with code 3."""
+from __future__ import annotations
 
 
 class InputError(ValueError):
-    """Bad input from a user. The command line prints it and exits with code 2."""
+    """Bad input from a user."""
+
+    exit_code = 2
+
+
+class EnvironmentFailed(RuntimeError):
+    """A user's environment raised something, or returned what nobody can learn from."""
+
+    exit_code = 3
+
+
+class TrainingFailed(RuntimeError):
+    """Fits or plans were not finite, again and again."""
+
+    exit_code = 3
+
+
+class DiskFailed(RuntimeError):
+    """A file of the run could not be written: the disk is full, or the folder read-only."""
+
+    exit_code = 3
+
+
+class FolderInUse(RuntimeError):
+    """Another process works in the run folder."""
+
+    exit_code = 4
+
+
+STOPS = (InputError, EnvironmentFailed, TrainingFailed, DiskFailed, FolderInUse)
+"""Everything of ours that ends a command."""

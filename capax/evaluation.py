@@ -13,10 +13,12 @@ import numpy as np
 
 from capax import video
 from capax.collect import EpisodeCollector
+from capax.configuration import check_count, check_seed, path_of
 from capax.envs.adapt import Cost, Task, make
 from capax.errors import InputError
 from capax.policy import restore
 from capax.runs.run import Run
+from capax.training import same_sizes
 from capax.types import Spec
 
 FRESH = 0x5EED
@@ -58,12 +60,14 @@ def evaluate(
 
     `env` and `cost` are needed again where the run was made with functions. `film` names an mp4 of the first episode.
     """
-    run = run if isinstance(run, Run) else Run(Path(run))
+    run = run if isinstance(run, Run) else Run(path_of(run))
     config = run.config
-    if not isinstance(episodes, int | np.integer) or episodes < 1:
-        raise InputError(f"episodes is {episodes!r}: give a whole number >= 1.")
-    if not isinstance(seed, int) or not 0 <= seed < 2**31:
-        raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
+    episodes, seed = check_count(episodes, "episodes"), check_seed(seed)
+    if config.get("kind") == "finite":
+        raise InputError(
+            f"{run.folder} is of a finite world, whose rows already hold each policy's exact return and cost: read "
+            "episodes.jsonl, or act with capax.load(run)."
+        )
     agent, state = restore(run)
     if env is None and config["made_by"] == "function":
         raise InputError(
@@ -82,9 +86,13 @@ def evaluate(
         rows, frames = [], []
         for number in range(episodes):
             filmed = film is not None and number == 0
-            on_step = (lambda: frames.append(video.frame_of(task.render))) if filmed else (lambda: None)
+
+            def draw(action: Any, step: Any, filmed: bool = filmed) -> None:
+                if filmed:
+                    frames.append(video.frame_of(task.render))
+
             key = jr.fold_in(jr.fold_in(jr.key(seed), FRESH), number)
-            episode = EpisodeCollector(task, spec, on_step).collect(agent, state, key)
+            episode = EpisodeCollector(task, spec, on_step=draw).collect(agent, state, key)
             weights = spec.gamma ** np.arange(len(episode.reward))
             row = {
                 "episode": number,
@@ -121,20 +129,6 @@ def prepare_film(film: Path, task: str) -> None:
     except InputError:
         if task.startswith("capax/") and "Velocity" in task:
             raise
-
-
-def same_sizes(task: Task, config: dict[str, Any]) -> None:
-    """Refuse an environment other than the one that was trained in."""
-    if (
-        task.obs_dim != config["obs_dim"]
-        or task.low.tolist() != config["action_low"]
-        or task.high.tolist() != config["action_high"]
-    ):
-        raise InputError(
-            f"{task.name} has {task.obs_dim} observations and actions between {task.low.tolist()} and "
-            f"{task.high.tolist()}, the run has {config['obs_dim']} and {config['action_low']} to {config['action_high']}: "
-            "give the environment that was trained in."
-        )
 
 
 def fps_of(task: Task) -> int:

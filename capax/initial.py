@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from capax.agents.start import to_unit
+from capax.checks import numbers, one_line, said, shown
 from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.types import Episode
@@ -21,11 +20,12 @@ NEEDED = ("obs", "action", "reward", "cost", "next_obs")
 def initial_episode(data: str | Path | Mapping[str, Any], task: Task) -> Episode:
     """Logged transitions as one episode: an .npz file, or a mapping, with the arrays obs, action, reward, cost, next_obs
     and, where episodes end, terminated; actions in the environment's own units."""
-    columns = dict(data) if isinstance(data, Mapping) else _read(Path(data))
+    columns = _columns(data)
     missing = [name for name in NEEDED if name not in columns]
     if missing:
         raise InputError(f"the initial data have no {missing[0]!r}: give the arrays {', '.join(NEEDED)}.")
-    count = len(columns["reward"]) if np.ndim(columns["reward"]) == 1 else 0
+    reward = _array("reward", columns["reward"])
+    count = len(reward) if reward.ndim == 1 else 0
     columns.setdefault("terminated", np.zeros(count))
     if count < 2:
         raise InputError(f"the initial data have {count} transitions: give at least 2, better hundreds.")
@@ -33,17 +33,18 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: Task) -> Episode
     shapes["next_obs"] = shapes["obs"]
     ready: dict[str, Any] = {}
     for name in (*NEEDED, "terminated"):
-        try:
-            array = np.asarray(columns[name], np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"{name!r} of the initial data holds no numbers: give an array of numbers.") from None
+        array = _array(name, columns[name])
         shape = shapes.get(name, (count,))
         if name == "action" and array.size == count * task.action_dim:
             array = array.reshape(shape)
         if array.shape != shape:
             raise InputError(f"{name!r} of the initial data has the shape {array.shape}: {task.name} needs {shape}.")
-        if not np.isfinite(array).all():
-            raise InputError(f"{name!r} of the initial data is not finite in row {_first_bad(array)}: leave it out.")
+        fits = np.abs(array) <= np.finfo(np.float32).max
+        if not fits.all():
+            row = int((~fits.reshape(count, -1)).any(1).argmax())
+            raise InputError(
+                f"{name!r} of the initial data is not finite in row {row}, or too large for float32: leave it out."
+            )
         ready[name] = array
     slack = 1e-5 * (task.high - task.low)
     outside = ((ready["action"] < task.low - slack) | (ready["action"] > task.high + slack)).any(1)
@@ -66,22 +67,38 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: Task) -> Episode
     )
 
 
-def _first_bad(array: Any) -> int:
-    return int((~np.isfinite(array.reshape(len(array), -1))).any(1).argmax())
+def _columns(data: Any) -> dict[Any, Any]:
+    """What a mapping or a file holds, by name."""
+    if isinstance(data, str | Path):
+        return _read(Path(data))
+    if not isinstance(data, Mapping):
+        raise InputError(f"initial_data is {shown(data)}: name an .npz file, or give arrays by their names.")
+    try:
+        return dict(data)
+    except Exception as error:  # an open .npz file is a mapping that reads as it goes
+        raise InputError(f"initial_data cannot be read, {said(error)}: give arrays by their names.") from error
+
+
+def _array(name: str, value: Any) -> Any:
+    try:
+        return numbers(value)
+    except Exception:  # whatever an object does when it is asked for its numbers
+        raise InputError(f"{name!r} of the initial data holds no numbers: give an array of numbers.") from None
 
 
 def _read(path: Path) -> dict[str, Any]:
+    name = one_line(str(path), 200)
     try:
         with path.open("rb") as handle:  # numpy leaves a damaged file open
             file = np.load(handle, allow_pickle=False)
             if not isinstance(file, np.ndarray):
-                return {name: file[name] for name in file.files}
+                return {key: file[key] for key in file.files}
     except FileNotFoundError:
-        raise InputError(f"{path} is not there: name an .npz file of logged transitions.") from None
+        raise InputError(f"{name} is not there: name an .npz file of logged transitions.") from None
     except OSError as error:
         raise InputError(
-            f"{path} cannot be read ({error.strerror}): name an .npz file of logged transitions."
+            f"{name} cannot be read ({error.strerror or said(error)}): name an .npz file of logged transitions."
         ) from None
-    except (ValueError, EOFError, KeyError, NotImplementedError, zlib.error, zipfile.BadZipFile):
-        raise InputError(f"{path} is no .npz file of plain arrays: write one with numpy.savez.") from None
-    raise InputError(f"{path} holds one array: write several with numpy.savez.")
+    except Exception:  # a damaged archive can fail in a dozen ways
+        raise InputError(f"{name} is no .npz file of plain arrays: write one with numpy.savez.") from None
+    raise InputError(f"{name} holds one array: write several with numpy.savez.")

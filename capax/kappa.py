@@ -8,10 +8,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-from capax.errors import InputError
+from capax.checks import above_0, number, settle
 from capax.types import Metrics
+
+MOST_KAPPA = 1e30
+"""κ is never above this, which float32 can hold; far below it, no plan is feasible any more."""
+FAR = 1e100
+
+
+def bounded(kappa: float) -> float:
+    """κ from 0 to the most there is."""
+    return max(0.0, min(MOST_KAPPA, kappa))
 
 
 class Feedback(NamedTuple):
@@ -31,10 +41,25 @@ class Feedback(NamedTuple):
     """What κ was multiplied by in the plan: U, so that residual · U is the planning error in units of the cost."""
 
     def checked(self) -> Feedback:
-        """Itself, unless the paid cost is not a number: max(0, NaN) would be 0, the least careful κ of all."""
-        if math.isnan(self.paid):
-            raise InputError("the paid cost is not a number (NaN): see what the environment puts into info['cost'].")
-        return self
+        """In plain floats, unless the cost or the limit is not a number: max(0, NaN) would be 0, the least careful κ of
+        all."""
+        paid = number(
+            "the paid cost", self.paid, "a number, as the costs of all steps are", lambda x: not math.isnan(x)
+        )
+        limit = number("the limit", self.limit, "a number", lambda x: not math.isnan(x))
+        residual, unit = (None if x is None else float(x) for x in (self.residual, self.unit))
+        return Feedback(paid, limit, self.random, residual, unit, float(self.uncertainty))
+
+    @property
+    def error(self) -> float:
+        """J_c − C, within ±1e100, whose square is a float still."""
+        return 0.0 if self.paid == self.limit else max(-FAR, min(FAR, self.paid - self.limit))
+
+
+as_kappa = partial(
+    number, wanted=f"a finite number >= 0, at most {MOST_KAPPA:g}", fits=lambda kappa: 0.0 <= kappa <= MOST_KAPPA
+)
+"""The check of a κ, or of what it moves by."""
 
 
 class Kappa(NamedTuple):
@@ -67,8 +92,7 @@ class Fixed:
     """Weight of the penalty."""
 
     def __post_init__(self) -> None:
-        if not 0.0 <= self.kappa < float("inf"):
-            raise InputError(f"kappa is {self.kappa}: give a finite number >= 0.")
+        settle(self, as_kappa, "kappa")
 
     def init(self) -> Kappa:
         return Kappa(self.kappa)
@@ -95,16 +119,14 @@ class PI:
     """Below this, halving goes to 0."""
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "start", "smallest"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}: give a finite number >= 0.")
+        settle(self, as_kappa, "alpha", "start", "smallest")
 
     def init(self) -> Kappa:
         return Kappa(self.start)
 
     def update(self, state: Kappa, feedback: Feedback) -> Kappa:
         feedback = feedback.checked()
-        return Kappa(max(0.0, state.kappa + self.alpha * (feedback.paid - feedback.limit)))
+        return Kappa(bounded(state.kappa + self.alpha * feedback.error))
 
     def relax(self, state: Kappa) -> Kappa | None:
         """Exponential search: halve κ, at the start and whenever a plan is infeasible later."""
@@ -138,25 +160,30 @@ class Adam:
     start: float = 1.0
     """κ before the first episode."""
     beta1: float = 0.9
+    """Share of the mean error that an episode leaves."""
     beta2: float = 0.999
+    """Share of the mean squared error that an episode leaves."""
     epsilon: float = 1e-8
+    """Least root of the mean squared error."""
 
     def __post_init__(self) -> None:
-        for name in ("rate", "start"):
-            if not 0.0 <= getattr(self, name) < float("inf"):
-                raise InputError(f"{name} is {getattr(self, name)}: give a finite number >= 0.")
+        settle(self, as_kappa, "rate", "start")
+        settle(
+            self, partial(number, wanted="a number >= 0 and below 1", fits=lambda x: 0.0 <= x < 1.0), "beta1", "beta2"
+        )
+        settle(self, above_0(MOST_KAPPA), "epsilon")
 
     def init(self) -> AdamState:
         return AdamState(self.start)
 
     def update(self, state: AdamState, feedback: Feedback) -> AdamState:
         feedback = feedback.checked()
-        error, updates = feedback.paid - feedback.limit, state.updates + 1
+        error, updates = feedback.error, state.updates + 1
         m = self.beta1 * state.m + (1.0 - self.beta1) * error
         v = self.beta2 * state.v + (1.0 - self.beta2) * error**2
         scaled = math.sqrt(v / (1.0 - self.beta2**updates)) + self.epsilon
         step = self.rate * m / (1.0 - self.beta1**updates) / scaled
-        return AdamState(max(0.0, state.kappa + step), m, v, updates)
+        return AdamState(bounded(state.kappa + step), m, v, updates)
 
     def relax(self, state: AdamState) -> AdamState | None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -10,60 +11,92 @@ import jax.random as jr
 
 from capax.types import Agent, Collector, Episode, Key, Metrics
 
+STARTER = 2**31 - 1
+"""Number of the episode that is none: its key is the starter's."""
 
-class Outcome(NamedTuple):
-    """What is known after an episode; the caller logs it, saves the state, or stops."""
+
+class Progress(NamedTuple):
+    """Where a run stands between two episodes. All that is random follows from its key and the next episode's number, so
+    a run that goes on from here does what it would have done without the stop."""
 
     number: int
-    """Of the episode, random ones included."""
+    """Of the next episode, random ones included."""
     steps: int
     """Environment steps so far."""
+    state: Any
+    """The agent's."""
+    fresh: tuple[Episode, ...]
+    """What the agent has not learned from yet."""
+
+
+class Outcome(NamedTuple):
+    """What is known after an episode; the caller logs it, saves the progress, or stops."""
+
+    number: int
+    """Of the episode."""
     episode: Episode
     metrics: Metrics
     """What the agent reported of learning, acting and adapting."""
-    state: Any
-    """The agent's state after the episode."""
+    progress: Progress
+
+    @property
+    def steps(self) -> int:
+        """Environment steps so far."""
+        return self.progress.steps
+
+    @property
+    def state(self) -> Any:
+        """The agent's state after the episode."""
+        return self.progress.state
+
+
+def begin(agent: Agent[Any], key: Key, initial: Sequence[Episode] = ()) -> Progress:
+    """Before the first episode; `initial` is data that somebody else collected."""
+    k_init, _ = jr.split(key)
+    return Progress(0, 0, agent.init(k_init), tuple(initial))
 
 
 def run(
     agent: Agent[Any],
     collector: Collector,
     *,
-    start: int,
+    start: float,
     steps: int,
     key: Key,
     starter: Agent[Any] | None = None,
-    initial: Sequence[Episode] = (),
+    at: Progress | None = None,
 ) -> Iterator[Outcome]:
-    """Run an agent for `steps` environment steps, the first `start` of them random (CAP, Algorithm 1).
+    """Run an agent until `steps` environment steps are done, the first `start` of them random (CAP, Algorithm 1).
 
     Lines 2 (random start), 5 and 6 (learn and plan), 7 (collect) and 9 and 10 (adapt) of the paper's algorithm. The
     start is acted out by `starter` (by the agent's untrained state if there is none) and may be cut short; later
-    episodes are played to their end, so the last one may pass `steps`. `initial` is data that somebody else collected.
+    episodes are played to their end, so the last one may pass `steps`. A start without end keeps nothing to learn from.
     """
-    k_init, k_run = jr.split(key)
-    state = agent.init(k_init)
-    k_starter, _ = _keys(k_init, 0)
-    waiting = starter.init(k_starter) if starter is not None else None
-    fresh, number, done = list(initial), 0, 0
+    _, k_run = jr.split(key)
+    number, done, state, fresh = begin(agent, key) if at is None else at
+    waiting = starter.init(_keys(k_run, STARTER)[0]) if starter is not None else None
+    if starter is not None and done < start:
+        for _ in range(number):  # a policy that counts its episodes has seen these
+            starter.begin(waiting)
     while done < steps:
         k_learn, k_collect = _keys(k_run, number)
         random = done < start
         learned: Metrics = {}
-        if random and starter is not None:
-            episode = collector.collect(starter, waiting, k_collect, min(start, steps) - done)
-        elif random:
-            episode = collector.collect(agent, state, k_collect, min(start, steps) - done)
+        if random:
+            actor = (agent, state) if starter is None else (starter, waiting)
+            episode = collector.collect(*actor, k_collect, int(min(start, steps)) - done)
         else:
             state, learned = agent.learn(state, fresh, k_learn)
-            fresh = []
+            fresh = ()
             episode = collector.collect(agent, state, k_collect)
         episode = episode._replace(random=random)
-        fresh.append(episode)
+        if start < math.inf:
+            fresh = (*fresh, episode)
         state, adapted = agent.adapt(state, episode)
         done += len(episode.reward)
-        yield Outcome(number, done, episode, {**learned, **episode.means, **adapted}, state)
         number += 1
+        metrics = {**learned, **episode.means, **adapted}
+        yield Outcome(number - 1, episode, metrics, Progress(number, done, state, fresh))
 
 
 @jax.jit

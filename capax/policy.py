@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,17 +11,14 @@ import jax.random as jr
 import numpy as np
 from numpy import ndarray as Array
 
-from capax.agents.pets import Pets, PetsSettings, PetsState
-from capax.agents.start import Random
-from capax.buffer import Buffer
+from capax.agents.pets import Pets
+from capax.agents.tabular import sample_action
+from capax.configuration import check_seed, path_of
 from capax.errors import InputError
-from capax.kappa import Fixed
-from capax.models import ensemble
-from capax.models.ensemble import EnsembleSettings
-from capax.planning.ccem import CEM
-from capax.runs import weights
-from capax.runs.run import POLICY, Run
-from capax.types import Agent, Key, Spec
+from capax.parts import parts
+from capax.runs.checkpoint import policy_state
+from capax.runs.run import Run
+from capax.types import Agent, Key
 
 
 @dataclass
@@ -49,7 +46,10 @@ class Policy:
         """The action for an observation."""
         if self.carry is None:
             self.reset()
-        obs = np.asarray(obs, np.float64).reshape(-1)
+        try:
+            obs = np.asarray(obs, np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            raise InputError(f"the observation is {obs!r}: give an array of numbers.") from None
         size = getattr(self.agent, "obs_dim", obs.size)
         if obs.size != size or not np.isfinite(obs).all():
             raise InputError(
@@ -63,41 +63,51 @@ class Policy:
         return np.clip(action, self.low, self.high).reshape(self.shape).astype(self.dtype)
 
 
-def load(run: str | Path | Run, *, seed: int = 0) -> Policy:
-    """The policy of a run, as it was when last saved."""
-    run = run if isinstance(run, Run) else Run(Path(run))
+@dataclass
+class TablePolicy:
+    """Acts in a finite world: `policy(state)` is an action, drawn from `table[state]`."""
+
+    table: Array
+    """`[S, A]`, probabilities."""
+    key: Key
+    steps: int = 0
+
+    def reset(self) -> None:
+        """Nothing: a table has no memory."""
+
+    def __call__(self, obs: Any) -> int:
+        """The action for a state's number."""
+        if isinstance(obs, bool) or not isinstance(obs, int | np.integer) or not 0 <= obs < len(self.table):
+            raise InputError(f"the state is {obs!r}: give a whole number from 0 to {len(self.table) - 1}.")
+        self.steps += 1
+        return int(sample_action(self.table[obs], jr.fold_in(self.key, self.steps)))
+
+
+def load(run: str | Path | Run, *, seed: int = 0) -> Policy | TablePolicy:
+    """The policy of a run, as it was after its last episode."""
+    run = run if isinstance(run, Run) else Run(path_of(run))
+    key, config = jr.key(check_seed(seed)), run.config
+    if config.get("kind") == "finite":
+        return TablePolicy(policy_state(run.folder, config, None, told).policy, key)
     agent, state = restore(run)
-    config = run.config
     low, high = (np.array(config[name], np.float64) for name in ("action_low", "action_high"))
-    return Policy(agent, state, low, high, tuple(config["action_shape"]), config["action_dtype"], jr.key(seed))
+    return Policy(agent, state, low, high, tuple(config["action_shape"]), config["action_dtype"], key)
 
 
 def restore(run: Run) -> tuple[Agent[Any], Any]:
     """The agent of a run and the part of its state that acting needs."""
     config = run.config
     try:
-        low, saved = config["action_low"], config["settings"]
-        if config["method"] == "random":
-            return Random(len(low)), None
-        parts = {"ensemble": EnsembleSettings(**saved["ensemble"]), "cem": CEM(**saved["cem"])}
-        settings = PetsSettings(**{**saved, **parts})
-        no_limit = config["method"] == "cem" or config["cost_limit"] is None
-        limit = math.inf if no_limit else float(config["cost_limit"])
-        spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"])
-        obs_dim = config["obs_dim"]
+        agent = parts(config).agent
     except (KeyError, TypeError) as error:
         raise InputError(f"config.json of {run.folder} was written by another version ({error}): train anew.") from None
-    empty = Buffer.empty(obs_dim, len(low))
-    agent = Pets(spec, Fixed(0.0), obs_dim, len(low), settings, 1)
-    blank = agent.init(jr.key(0))
-    scale = ensemble.scaling(Buffer(*(np.zeros((1, *part.shape[1:]), np.float32) for part in tuple(empty))))
-    like: dict[str, Any] = {
-        "model": blank.model,
-        "scaling": scale,
-        "kappa": np.float64(0.0),
-        "origin": np.zeros(obs_dim),
-    }
-    read = weights.load(run.folder / POLICY, like)
-    rule = Fixed(float(read["kappa"]))
-    agent = Pets(spec, rule, obs_dim, len(low), settings, 1)
-    return agent, PetsState(read["model"], None, read["scaling"], empty, 0, rule.init(), read["origin"])
+    if not isinstance(agent, Pets):
+        return agent, None
+    state = policy_state(run.folder, config, agent.like(jr.key(0)), told)
+    if state.scaling is None:
+        raise InputError(f"{run.folder} has only random episodes: it has not learned a policy yet, so train on.")
+    return agent, state
+
+
+def told(message: str) -> None:
+    warnings.warn(message, RuntimeWarning, stacklevel=4)

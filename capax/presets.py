@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-import numpy as np
-
 from capax.agents.pets import PetsSettings
+from capax.checks import nearest, shown, word
 from capax.errors import InputError
 from capax.models.ensemble import EnsembleSettings
 from capax.planning.ccem import CEM
@@ -30,31 +27,25 @@ model evaluations per plan."""
 
 def settings_for(preset: str, changes: Mapping[str, Any] | None = None) -> PetsSettings:
     """A preset with some of its fields changed; the names are those of `PetsSettings`, `EnsembleSettings` and `CEM`."""
-    if preset not in PRESETS:
-        raise InputError(f"the preset is {preset!r}: choose {' or '.join(PRESETS)}.")
-    settings = PRESETS[preset]
+    settings = PRESETS[word("the preset", preset, tuple(PRESETS))]
+    if changes is not None and not isinstance(changes, Mapping):
+        raise InputError(f"settings is {shown(changes)}: give names with values, as in {{'population': 200}}.")
     parts: dict[str, Any] = {"ensemble": settings.ensemble, "cem": settings.cem}
     homes = {f.name: part for part, value in parts.items() for f in fields(value)}
     homes |= {f.name: "" for f in fields(settings) if f.name not in parts}
     changed: dict[str, dict[str, Any]] = {"": {}, "ensemble": {}, "cem": {}}
     for name, value in (changes or {}).items():
-        if name not in homes:
-            known = difflib.get_close_matches(name, homes, 3, 0.5) or homes
-            raise InputError(f"there is no setting {name!r}: did you mean {' or '.join(known)}?")
-        home = homes[name]
-        changed[home][name] = typed(name, value, getattr(parts.get(home, settings), name))
+        if not isinstance(name, str) or name not in homes:
+            raise InputError(f"there is no setting {shown(name)}: {_hint(name, homes)}")
+        changed[homes[name]][name] = value
     new = {part: replace(value, **changed[part]) for part, value in parts.items()}
-    return replace(settings, **new, **changed[""])
+    settings = replace(settings, **new, **changed[""])
+    if changed["cem"].get("keep") and int(settings.cem.keep * settings.cem.elites) == 0:
+        keep, elites = settings.cem.keep, settings.cem.elites
+        raise InputError(f"keep is {keep} of {elites} elites, which is none: give 0, or at least {1.0 / elites:g}.")
+    return settings
 
 
-def typed(name: str, value: Any, before: Any) -> Any:
-    """The value as the setting's type, or a sentence that says which it should be."""
-    whole = isinstance(before, int)
-    if isinstance(before, bool | str):
-        if not isinstance(value, type(before)):
-            raise InputError(f"{name} is {value!r}: give {'True or False' if isinstance(before, bool) else 'a word'}.")
-        return value
-    number = isinstance(value, int | float | np.number) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or (whole and value != int(value)):
-        raise InputError(f"{name} is {value!r}: give a {'whole ' if whole else ''}number.")
-    return int(value) if whole else float(value)
+def _hint(name: Any, known: Mapping[str, str]) -> str:
+    near = nearest(name, known) if isinstance(name, str) else []
+    return f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(known)}."

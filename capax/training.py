@@ -1,14 +1,10 @@
-"""`capax.train`: from an environment and a limit to a run folder."""
+"""`capax.train` and `capax.resume`: from an environment and a limit to a run folder, in one go or in several."""
 
 from __future__ import annotations
 
 import json
-import math
-import os
-import subprocess
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,27 +13,23 @@ import jax.random as jr
 import numpy as np
 
 from capax import __version__
-from capax.agents.pets import Pets, PetsSettings
-from capax.agents.start import Random, Scripted
 from capax.collect import EpisodeCollector
-from capax.conformal import Conformal
-from capax.envs.adapt import Cost, Task, make
-from capax.errors import InputError
+from capax.configuration import check_count, configure, path_of
+from capax.envs.adapt import Cost, Task
+from capax.errors import DiskFailed, EnvironmentFailed, InputError, TrainingFailed
 from capax.initial import initial_episode
-from capax.kappa import PI, Adam, Fixed, Rule
-from capax.loop import Outcome
+from capax.loop import Progress, begin
 from capax.loop import run as loop
-from capax.presets import settings_for
-from capax.runs import folder, weights
+from capax.paper.gridworld import collector_of
+from capax.parts import Drawn, Parts, opened, parts, starter_of
+from capax.recording import Recorder, interrupted, reconcile
+from capax.runs import folder, journal
+from capax.runs.checkpoint import FREE, Checkpoints
+from capax.runs.journal import Trace
 from capax.runs.live import Live
-from capax.runs.run import CONFIG, EPISODES, POLICY, Run
-from capax.runs.tensorboard import Events
-from capax.types import Agent, Spec
-
-METHODS = ("cap", "ccem", "cem", "random")
-RULES = ("conformal", "adam", "pi")
-SAVE_EVERY = 5.0
-"""Seconds between two savings of the policy, at least; the last one is always saved."""
+from capax.runs.lock import locked
+from capax.runs.run import CONFIG, EPISODES, INTERRUPTED, Run
+from capax.tabular.gridworld import World
 
 
 def train(
@@ -46,7 +38,7 @@ def train(
     steps: int,
     out: str | Path,
     method: str = "cap",
-    kappa: str | float = "conformal",
+    kappa: str | float | None = None,
     violation_rate: float = 0.02,
     cost_limit: float | None = None,
     discounted: bool | None = None,
@@ -58,254 +50,261 @@ def train(
     preset: str = "paper",
     settings: Mapping[str, Any] | None = None,
     force: bool = False,
+    resume: bool = False,
 ) -> Run:
     """Train an agent that keeps the cost of its episodes under a limit while it learns, and return the run.
 
     `env` is a Gymnasium id, or a function that makes an environment; its cost arrives as `info["cost"]`, as the cost of
     a six-item step, or through `cost(obs, action, next_obs, info)`. `cost_limit` and `discounted` are the task's own
     where it is registered with them; otherwise the limit is on the undiscounted cost of an episode. An episode that has
-    begun is played to its end, so the last one may pass `steps`. The run is a folder, `out`.
+    begun is played to its end, so the last one may pass `steps`. The run is a folder, `out`; with `resume`, a run that is
+    there goes on instead of being refused.
     """
-    task = make(env, cost=cost, episode_steps=episode_steps)
+    path = path_of(out)
+    subject = opened(env, cost, episode_steps)
     try:
-        check_run(steps, seed)
-        steps, seed = int(steps), int(seed)
-        chosen = settings_for(preset, settings)
-        limit, spec = convention(task, method, cost_limit, discounted, chosen.gamma)
-        agent = make_agent(task, spec, method, kappa, violation_rate, chosen, steps)
-        initial = [] if initial_data is None else [initial_episode(initial_data, task)]
-        starter = Random(task.action_dim)
-        if initial_policy is not None:
-            starter = Scripted(task.action_dim, initial_policy, task)
-        start = chosen.start_steps if not initial or initial_policy is not None else 0
-        config = {
-            "task": task.name,
-            "method": method,
-            "kappa": (kappa if kappa in RULES else float(kappa)) if method == "cap" else None,
-            "violation_rate": float(violation_rate),
-            "cost_limit": None if math.isinf(limit) else limit,
-            "discounted": spec.discounted,
-            "gamma": spec.gamma,
-            "steps": steps,
-            "seed": seed,
-            "preset": preset,
-            "version": __version__,
-            "commit": commit(),
-            "episode_steps": spec.episode_steps,
-            "made_by": "id" if isinstance(env, str) else "function",
-            "own_cost": cost is not None,
-            "initial_data": str(initial_data) if isinstance(initial_data, str | Path) else initial_data is not None,
-            "initial_policy": initial_policy is not None,
-            "obs_dim": task.obs_dim,
-            "action_low": task.low.tolist(),
-            "action_high": task.high.tolist(),
-            "action_shape": list(task.env.action_space.shape),
-            "action_dtype": str(task.env.action_space.dtype),
-            "settings": asdict(chosen),
-            "device": jax.devices()[0].device_kind,
-        }
-        text, out = folder.to_json(config), Path(out)
-        began = out / EPISODES
-        failed = began.is_file() and began.stat().st_size == 0  # a run that ended in its first episode: nothing to lose
-        folder.prepare(out, (CONFIG, EPISODES, POLICY), force or failed)
-        for old in (began, out / POLICY, *out.glob("events.out.tfevents.*")):
-            old.unlink(missing_ok=True)
-        folder.write(out / CONFIG, text)
-        with Live(task=task.name, steps=steps, limit=limit, discounted=spec.discounted) as live:
-            counted = Counted(live)
-            collector = EpisodeCollector(task, spec, counted.step)
-            outcomes = loop(
-                agent,
-                collector,
-                start=steps if method == "random" else start,
-                steps=steps,
-                key=jr.key(seed),
-                starter=starter,
-                initial=initial,
-            )
-            record(outcomes, out, limit, spec, live)
-    finally:
-        task.close()
-    return Run(out)
-
-
-class Counted:
-    """Tells the live line of each step."""
-
-    def __init__(self, live: Live) -> None:
-        self.live, self.done = live, 0
-
-    def step(self) -> None:
-        self.done += 1
-        self.live.step(self.done)
-
-
-def record(outcomes: Any, out: Path, limit: float, spec: Spec, live: Live) -> None:
-    """Write a row per episode as they come, and the policy now and then and at the end."""
-    began = mark = time.monotonic()
-    violations, before, saved = 0, 0, -math.inf
-    last: Outcome | None = None
-    events = Events(out)
-    try:
-        with (out / EPISODES).open("w") as file:
-            for outcome in outcomes:
-                now = time.monotonic()
-                violation = outcome.episode.paid > limit
-                violations += violation
-                clock = {"seconds": round(now - began, 3), "steps_per_second": rate(outcome.steps - before, now - mark)}
-                row = make_row(outcome, limit, spec, violation, violations) | {"time": clock}
-                file.write(json.dumps(row, allow_nan=False) + "\n")
-                file.flush()
-                events.scalars(outcome.steps, scalars(row), time.time())
-                live.episode(row)
-                if row.get("feasible") == 0.0:
-                    live.warn(nothing_feasible(row, planned_to=spec.limit))
-                mark, before, last = now, outcome.steps, outcome
-                if now - saved > SAVE_EVERY:
-                    save_policy(out, outcome.state)
-                    saved, last = now, None
-    finally:
-        events.close()
-        if last is not None:
-            save_policy(out, last.state)
-
-
-def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violations: int) -> dict[str, Any]:
-    """What `episodes.jsonl` says of an episode; all that depends on the clock is added under `time`."""
-    episode, metrics = outcome.episode, dict(outcome.metrics)
-    weights = spec.gamma ** np.arange(len(episode.reward))
-    row: dict[str, Any] = {
-        "episode": outcome.number,
-        "steps": outcome.steps,
-        "phase": "random" if episode.random else "plan",
-        "return": float(episode.reward.sum()),
-        "discounted_return": float(weights @ episode.reward),
-        "cost": float(episode.cost.sum()),
-        "discounted_cost": float(weights @ episode.cost),
-        "limit": None if math.isinf(limit) else limit,
-        "violation": violation,
-        "violations": violations,
-        "kappa": metrics.pop("kappa", None),
-        "length": len(episode.reward),
-        "terminated": bool(episode.terminated[-1]),
-        "model_loss": metrics.pop("model_loss", None),
-        "feasible": metrics.pop("plan_feasible", None),
-    }
-    plan_only = {f"plan_{name}" for name in ("cost", "uncertainty", "first_cost", "first_uncertainty", "penalised")}
-    row |= {name: value for name, value in metrics.items() if name not in plan_only}
-    return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
-
-
-def nothing_feasible(row: Mapping[str, Any], planned_to: float) -> str:
-    """What to do when the model saw no way to keep the limit; said once, so it names no episode."""
-    if math.isinf(planned_to):
-        return "in a whole episode no plan was finite: the model has diverged, so lower learning_rate."
-    return (
-        f"in a whole episode no plan was within the limit of {planned_to:g}, so the least costly was taken; if that goes on, "
-        "raise the cost limit or the violation rate, choose a smaller κ (--kappa), or begin with better data (initial_data)."
-    )
-
-
-def scalars(row: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a row, for TensorBoard."""
-    return {
-        name: float(value)
-        for name, value in {**row, **row["time"]}.items()
-        if isinstance(value, int | float) and name not in ("steps", "seconds")
-    }
-
-
-def rate(steps: int, seconds: float) -> float:
-    return round(steps / seconds, 2) if seconds > 0.0 else 0.0
-
-
-def convention(
-    task: Task, method: str, cost_limit: float | None, discounted: bool | None, gamma: float
-) -> tuple[float, Spec]:
-    """The limit that violations are counted by, and what the planner is held to (nothing, for CEM)."""
-    if method not in METHODS:
-        raise InputError(f"the method is {method!r}: choose {', '.join(METHODS)}.")
-    limit = task.cost_limit if cost_limit is None else cost_limit
-    if limit is None and method in ("cap", "ccem"):
-        raise InputError(
-            f"{task.name} is not registered with a cost limit: give one with --cost-limit (cost_limit=), the cost "
-            "that an episode may have."
+        config = configure(
+            subject,
+            made_by="id" if isinstance(env, str) else "function",
+            task=env if isinstance(env, str) else None,
+            steps=steps,
+            method=method,
+            kappa=kappa,
+            violation_rate=violation_rate,
+            cost_limit=cost_limit,
+            discounted=discounted,
+            own_cost=cost is not None,
+            initial_data=initial_data,
+            initial_policy=initial_policy is not None,
+            episode_steps=episode_steps,
+            seed=seed,
+            preset=preset,
+            settings=settings,
         )
-    if limit is not None and (isinstance(limit, bool | str) or not isinstance(limit, int | float | np.number)):
-        raise InputError(f"the cost limit is {limit!r}: give a number >= 0.")
-    limit = math.inf if limit is None else float(limit)
-    if not limit >= 0.0:
-        raise InputError(f"the cost limit is {limit}: give a number >= 0.")
-    if not isinstance(discounted, bool | np.bool_ | None):
-        raise InputError(f"discounted is {discounted!r}: give True, False or None for the task's own convention.")
-    by_discount = bool(task.discounted if discounted is None else discounted)
-    if task.episode_steps is None and not by_discount:
+        made = made_of(config, subject, initial_policy)
+        initial = [] if initial_data is None else [initial_episode(initial_data, subject)]  # type: ignore[arg-type]
+        run = Run(path)
+        with locked(path):
+            if resume and (path / CONFIG).exists():
+                same_settings(run, config)
+                return go_on(run, run.config | {"steps": config["steps"]}, made, subject)
+            prepare(run, force)
+            folder.write(path / CONFIG, folder.to_json(config))
+            at, checkpoints = begin(made.agent, jr.key(config["seed"]), initial), Checkpoints(path)
+            with on_disk(run):
+                checkpoints.save(at, None, config)
+            carry_out(run, config, made, subject, at, None, checkpoints)
+    finally:
+        if isinstance(subject, Task):
+            subject.close()
+    return run
+
+
+def resume(
+    run: str | Path | Run,
+    *,
+    steps: int | None = None,
+    env: Callable[[], Any] | None = None,
+    cost: Cost | None = None,
+    initial_policy: Callable[[Any], Any] | None = None,
+) -> Run:
+    """Go on with a run from its newest whole checkpoint, until it has `steps` steps in all (None: as many as it was to have).
+
+    `env`, `cost` and `initial_policy` are needed again where the run was made with functions. On a CPU its rows are those
+    of a run that never stopped.
+    """
+    run = run if isinstance(run, Run) else Run(path_of(run))
+    config = run.config
+    again = "capax.resume(run, {}) in Python goes on with it."
+    if env is None and config.get("made_by") == "function":
+        raise InputError(f"{run.folder} was trained in an environment that a function made: {again.format('env=make')}")
+    if cost is None and config.get("own_cost"):
+        raise InputError(f"{run.folder} was trained with a cost function: {again.format('cost=...')}")
+    if steps is not None:
+        config |= {"steps": check_count(steps, "steps")}
+    subject = opened(env or config["task"], cost, config.get("episode_steps"))
+    try:
+        try:
+            made = made_of(config, subject, initial_policy)
+        except (KeyError, TypeError, AssertionError) as error:
+            raise InputError(
+                f"config.json of {run.folder} was written by another version ({error!r}): train anew."
+            ) from None
+        with locked(run.folder):
+            return go_on(run, config, made, subject)
+    finally:
+        if isinstance(subject, Task):
+            subject.close()
+
+
+def made_of(config: Mapping[str, Any], subject: Task | World, initial_policy: Any) -> Parts:
+    """The parts of a run in this environment, which is seen to be the run's."""
+    if isinstance(subject, World):
+        if (config["states"], config["actions"]) != (subject.cmdp.S, subject.cmdp.A):
+            raise InputError(f"the world has {subject.cmdp.S} states, the run {config['states']}: give the same one.")
+        return parts(config, subject)
+    same_sizes(subject, config)
+    subject.episode_steps = config["episode_steps"]
+    return parts(config, None, starter_of(subject, initial_policy))
+
+
+def same_sizes(task: Task, config: Mapping[str, Any]) -> None:
+    """Refuse an environment other than the one that was trained in."""
+    if (
+        task.obs_dim != config["obs_dim"]
+        or task.low.tolist() != config["action_low"]
+        or task.high.tolist() != config["action_high"]
+    ):
         raise InputError(
-            f"{task.name} sets no end to its episodes, so an undiscounted limit needs one: give --episode-steps "
-            "(episode_steps=), or say --discounted."
+            f"{task.name} has {task.obs_dim} observations and actions between {task.low.tolist()} and "
+            f"{task.high.tolist()}, the run has {config['obs_dim']} and {config['action_low']} to {config['action_high']}: "
+            "give the environment that was trained in."
         )
-    if task.episode_steps is None:
-        task.episode_steps = round(10.0 / (1.0 - gamma))  # what comes later weighs less than e^−10
-    return limit, Spec(math.inf if method == "cem" else limit, gamma, by_discount, task.episode_steps)
 
 
-def make_agent(
-    task: Task, spec: Spec, method: str, kappa: str | float, violation_rate: float, settings: PetsSettings, steps: int
-) -> Agent[Any]:
-    """The agent that a method names."""
-    rule = make_rule(kappa, violation_rate)
-    if method == "random":
-        return Random(task.action_dim)
-    if method in ("ccem", "cem"):
-        rule = Fixed(0.0)
-    capacity = min(settings.buffer, steps + (spec.episode_steps or 0))
-    return Pets(spec, rule, task.obs_dim, task.action_dim, settings, max(capacity, settings.start_steps))
+def same_settings(run: Run, config: Mapping[str, Any]) -> None:
+    """Refuse to go on with a run under other settings than it was begun with."""
+    before, now = run.config, json.loads(json.dumps(config))
+    changed = sorted(name for name in {*before, *now} - {*FREE} if before.get(name) != now.get(name))
+    if changed:
+        named = ", ".join(f"{name} {before.get(name)!r}" for name in changed)
+        raise InputError(
+            f"the run in {run.folder} was begun with other settings ({named}): give these again, or choose another --out."
+        )
 
 
-def make_rule(kappa: str | float, violation_rate: float) -> Rule:
-    """The rule that `--kappa` names, or a κ that stays."""
-    if not isinstance(violation_rate, int | float) or not 0.0 < violation_rate < 1.0:
-        raise InputError(f"the violation rate is {violation_rate!r}: give a number above 0 and below 1.")
-    if kappa == "conformal":
-        return Conformal(violation_rate)
-    if kappa == "adam":
-        return Adam()
-    if kappa == "pi":
-        return PI(start=1.0)
-    try:
-        return Fixed(float(kappa))
-    except InputError:
-        raise
-    except (TypeError, ValueError):
-        raise InputError(f"kappa is {kappa!r}: choose {', '.join(RULES)}, or give a number >= 0.") from None
+def prepare(run: Run, force: bool) -> None:
+    """An empty run folder; one that holds an episode, or a part of one, is only emptied by force."""
+    began = run.folder / EPISODES
+    nothing = began.is_file() and began.stat().st_size == 0 and not (run.folder / INTERRUPTED).exists()
+    folder.prepare(run.folder, (CONFIG, EPISODES), force or (nothing and not journal.left_over(run.folder)))
+    with on_disk(run):
+        Checkpoints(run.folder).clear()
+        for name in (EPISODES, INTERRUPTED, journal.RUNNING):
+            (run.folder / name).unlink(missing_ok=True)
+        for old in run.folder.glob("events.out.tfevents.*"):
+            old.unlink()
+        (run.folder / EPISODES).touch()
 
 
-def check_run(steps: int, seed: int) -> None:
-    """Refuse what cannot be run."""
-    if not isinstance(steps, int | np.integer) or isinstance(steps, bool) or steps < 1:
-        raise InputError(f"steps is {steps!r}: give a whole number >= 1.")
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**31:
-        raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
+def go_on(run: Run, config: dict[str, Any], made: Parts, subject: Task | World) -> Run:
+    """From the newest whole checkpoint to the end."""
+    key, checkpoints = jr.key(config["seed"]), Checkpoints(run.folder)
+    with on_disk(run):
+        like = getattr(made.agent, "like", made.agent.init)(key)
+        saved, warnings = checkpoints.newest(config, like)
+        if saved is None:
+            raise InputError(f"{run.folder} was stopped before it began, so nothing is lost: train anew with --force.")
+        reconcile(run, saved)
+        repeats = interrupted(run, made.limit, made.spec, "killed")
+    at, rows = saved.progress, run.episodes
+    if at.steps >= config["steps"]:
+        return run
+    if at.steps < made.start and config.get("initial_policy") and type(made.starter).__name__ != "Scripted":
+        raise InputError(
+            f"{run.folder} was stopped while its initial policy acted: capax.resume(run, initial_policy=...) in Python "
+            "goes on with it."
+        )
+    if config != run.config:
+        folder.write(run.folder / CONFIG, folder.to_json(config))
+    if saved.version != __version__:
+        warnings.append(f"the run was begun with capax {saved.version}, this is {__version__}: rows may differ.")
+    here = jax.devices()[0].device_kind
+    if config["device"] != here:
+        warnings.append(
+            f"the run was begun on {config['device']}, this is {here}: rows may differ in their last digits."
+        )
+    carry_out(run, config, made, subject, at, rows[-1] if rows else None, checkpoints, warnings, repeats)
+    return run
 
 
-def save_policy(out: Path, state: Any) -> None:
-    """Keep what acting needs."""
-    if getattr(state, "scaling", None) is not None:
-        kappa = np.float64(state.rule.kappa)
-        kept = {"model": state.model, "scaling": state.scaling, "kappa": kappa, "origin": state.origin}
-        weights.save(out / POLICY, kept)
+def carry_out(
+    run: Run,
+    config: Mapping[str, Any],
+    made: Parts,
+    subject: Task | World,
+    at: Progress,
+    row: Mapping[str, Any] | None,
+    checkpoints: Checkpoints,
+    warnings: list[str] | None = None,
+    repeats: Trace | None = None,
+) -> None:
+    """Run the loop from where it stands, and keep what comes."""
+    agent, starter, start, spec, limit = made
+    with Live(
+        task=config["task"], steps=config["steps"], limit=limit, discounted=config["discounted"], done=at.steps
+    ) as live:
+        for warning in warnings or []:
+            live.warn(warning)
+        recorder = Recorder(
+            run.folder,
+            config,
+            limit=limit,
+            spec=spec,
+            start=start,
+            at=at,
+            row=row,
+            checkpoints=checkpoints,
+            live=live,
+            repeats=repeats,
+        )
+        reason = "stopped"
+        try:
+            if isinstance(subject, World):
+                collector: Any = Drawn(
+                    collector_of(subject, config["episode_steps"], config["restarts"]), recorder.drawn
+                )
+            else:
+                if undetermined(subject):
+                    live.warn(
+                        f"{subject.name} begins differently after two resets with the same seed: its reset(seed=) does not "
+                        "determine it, so neither the same seed nor a resumed run repeats anything."
+                    )
+                collector = EpisodeCollector(subject, spec, recorder.reset, recorder.step)
+            key, steps = jr.key(config["seed"]), config["steps"]
+            recorder.record(loop(agent, collector, start=start, steps=steps, key=key, starter=starter, at=at))
+        except (EnvironmentFailed, TrainingFailed) as error:
+            reason = str(error)
+            raise type(error)(f"{reason.rstrip('.')} {kept(run, config, recorder.number)}") from error
+        except OSError as error:
+            reason = "the disk failed"
+            raise DiskFailed(f"{told(run, error)} {kept(run, config, recorder.number)}") from error
+        finally:
+            recorder.close()
+            with suppress(OSError, InputError):
+                interrupted(run, limit, spec, reason)
 
 
-def commit() -> str | None:
-    """The commit of the source that runs, if it is a checkout; `CAPAX_COMMIT` says it for a copy of one."""
-    if "CAPAX_COMMIT" in os.environ:
-        return os.environ["CAPAX_COMMIT"]
-    try:
-        here = Path(__file__).parent
-        command = ["git", "-C", str(here), "rev-parse", "HEAD"]
-        inside = ["git", "-C", str(here), "ls-files", "--error-unmatch", __file__]
-        if subprocess.run(inside, capture_output=True, timeout=10).returncode:
-            return None  # another repository that capax happens to be installed in
-        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
-    except (OSError, subprocess.TimeoutExpired):
+def kept(run: Run, config: Mapping[str, Any], number: int) -> str:
+    """What is safe, and how to go on."""
+    return f"(in episode {number}; all before it is kept, and {how_to_resume(run, config)} goes on from there)."
+
+
+def how_to_resume(run: Run, config: Mapping[str, Any]) -> str:
+    """What to type."""
+    plain = config.get("made_by") == "id" and not config.get("own_cost")
+    return f"capax resume {run.folder}" if plain else f"capax.resume({str(run.folder)!r}, env=...) in Python"
+
+
+def told(run: Run, error: OSError) -> str:
+    """What a disk said."""
+    return f"{error.filename or run.folder} could not be written: {error.strerror or error}"
+
+
+class on_disk:
+    """What goes wrong in a run folder, told in a sentence."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    def __enter__(self) -> None:
         return None
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, OSError):
+            raise DiskFailed(f"{told(self.run, error)}: mend that, then try again.") from error
+
+
+def undetermined(task: Task) -> bool:
+    """Whether two resets with the same seed begin differently. No step is taken that would not be counted."""
+    return not np.array_equal(task.reset(0), task.reset(0))

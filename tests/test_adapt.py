@@ -15,7 +15,7 @@ from gymnasium.envs.registration import EnvSpec
 from gymnasium.wrappers import FlattenObservation, TimeLimit, TransformReward
 
 from capax.envs.adapt import Task, limit_of, make
-from capax.errors import InputError
+from capax.errors import EnvironmentFailed, InputError
 
 UNIT = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
@@ -56,6 +56,11 @@ def task(env: Any = None, **parts: Any) -> Task:
     made = Task(env or Toy(), name="toy", **parts)
     made.reset(0)
     return made
+
+
+def resetting(reply: Callable[[Any, Any], Any]) -> Toy:
+    """A toy that is reset by this function."""
+    return type("Toy", (Toy,), {"reset": lambda self, *, seed=None, options=None: reply(self, seed)})()
 
 
 def replying(*items: Any, **info: Any) -> Toy:
@@ -166,7 +171,9 @@ def test_actions_have_the_shape_of_the_space_and_are_clipped():
     np.testing.assert_allclose(made.env.acted, 2 * np.linspace(-3, 1, 6).clip(-1).reshape(2, 3), rtol=1e-6)
 
 
-@pytest.mark.parametrize("action", [[0.0], [0.0, np.nan], [0.0, np.inf], [0.0, 0.0, 0.0]])
+@pytest.mark.parametrize(
+    "action", [[0.0], [0.0, np.nan], [0.0, np.inf], [0.0, 0.0, 0.0], "up", None, [[0.0], [0.0, 1.0]]]
+)
 def test_bad_actions_are_refused(action):
     made = task()
     made.step([0, 0])
@@ -222,14 +229,14 @@ def test_advice_for_nested_observations_works():
 def test_wrong_observations_are_refused():
     made = task(Toy(reply=lambda toy: (np.zeros(3), 0.0, False, False, {"cost": 0})))
     said = r"^The observation of toy has shape \(3,\) in step 1 of the episode: return shape \(2,\), as"
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(EnvironmentFailed, match=said):
         made.step([0, 0])
 
     class Wrong(Toy):
         def obs(self) -> Any:
             return np.full(2, np.inf)
 
-    with pytest.raises(InputError, match=r"^The observation of toy is not finite after the reset: return"):
+    with pytest.raises(EnvironmentFailed, match=r"^The observation of toy is not finite after the reset: return"):
         task(Wrong())
 
 
@@ -264,13 +271,14 @@ def test_cost_function_goes_first_and_sees_the_native_action():
 )
 def test_missing_cost_names_the_three_ways(env):
     said = (
-        r"^toy reports no cost: put it into info\['cost'\], return it .* third of six items, or give a function cost\("
+        r"^toy reports no cost in step 1 of the episode: put it into info\['cost'\], return it .* third of six items, or "
+        r"give a function cost\("
     )
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(EnvironmentFailed, match=said):
         task(env).step([0, 0])
 
 
-@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, None])
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, np.float16(np.inf)])
 @pytest.mark.parametrize("what", ["reward", "cost", "observation"])
 def test_what_is_not_finite_is_named_with_its_step(what, bad):
     def reply(toy):
@@ -283,7 +291,7 @@ def test_what_is_not_finite_is_named_with_its_step(what, bad):
     for _ in range(2):
         made.step([0, 0])
     said = f"^The {what} of toy is not finite in step 3 of the episode: return finite"
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(EnvironmentFailed, match=said):
         made.step([0, 0])
 
 
@@ -291,31 +299,207 @@ def test_step_is_counted_from_the_last_reset():
     made = task(Toy(reply=lambda toy: (toy.obs(), np.nan, False, False, {"cost": 0})))
     for _ in range(2):
         made.reset(0)
-        with pytest.raises(InputError, match="in step 1 of the episode"):
+        with pytest.raises(EnvironmentFailed, match="in step 1 of the episode"):
             made.step([0, 0])
 
 
-def test_what_is_no_number_is_named():
-    with pytest.raises(InputError, match=r"^The reward of toy is no number in step 1 of the episode: return num"):
-        task(replying("much", False, False, cost=0)).step([0, 0])
-    with pytest.raises(InputError, match=r"^The cost of toy is 2 numbers in step 1 of the episode: return one"):
+class Odd:
+    """No number, and not even to be printed."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        raise KeyError
+
+
+NO_NUMBERS = [
+    ("much", "'much'"), ("3.5", "'3.5'"), (b"3", "b'3'"), (None, "None"), ({}, "{}"), (1j, "1j"), (np.array([1j]), "array"),
+    (np.datetime64("2020-01-01"), "np.datetime64"), (np.timedelta64(3, "s"), "np.timedelta64"), (len, "<built-in"),
+    (np.array([0.0, 1.0], object), "array"), ([[1.0], [1.0, 2.0]], r"\[\[1.0\]"), (Odd(), "a value of type Odd"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "named"), NO_NUMBERS)
+@pytest.mark.parametrize("what", ["reward", "cost", "observation", "terminated flag"])
+def test_what_is_no_number_is_named(what, value, named):
+    def reply(toy):
+        parts = {"observation": toy.obs(), "reward": 0.0, "cost": 0.0, "terminated flag": False} | {what: value}
+        return parts["observation"], parts["reward"], parts["terminated flag"], False, {"cost": parts["cost"]}
+
+    said = f"^The {what} of toy is {named}.* in step 1 of the episode, which is no number: return numbers"
+    with pytest.raises(EnvironmentFailed, match=said):
+        task(Toy(reply=reply)).step([0, 0])
+
+
+def test_two_costs_are_refused():
+    with pytest.raises(EnvironmentFailed, match=r"^The cost of toy is 2 numbers in step 1 of the episode: return one"):
         task(replying(0.0, False, False, cost=[1, 2])).step([0, 0])
+
+
+@pytest.mark.parametrize("info", [3, "cost", [("cost", 1.0)], np.zeros(2)])
+def test_info_that_is_no_mapping_is_named(info):
+    with pytest.raises(EnvironmentFailed, match=r"^The info of toy is .* in step 1 of the episode: return a dict"):
+        task(Toy(reply=lambda toy: (toy.obs(), 0.0, False, False, info))).step([0, 0])
+    with pytest.raises(EnvironmentFailed, match=r"^The info of toy is .* after the reset: return a dict"):
+        task(resetting(lambda self, seed: (self.obs(), info)))
+
+
+class Lost(dict):
+    def __getitem__(self, key: Any) -> Any:
+        raise OSError("the sensor is gone")
+
+
+def test_info_that_fails_is_told():
+    toy = Toy(reply=lambda toy: (toy.obs(), 0.0, False, False, Lost(cost=1.0)))
+    with pytest.raises(
+        EnvironmentFailed, match=r"^toy raised OSError \(the sensor is gone\) in step 1 .*: mend its info\.$"
+    ):
+        task(toy).step([0, 0])
+
+
+# Environments that raise.
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(("error", "told"), [
+    (ZeroDivisionError("division by zero"), r"ZeroDivisionError \(division by zero\)"),
+    (ValueError("two\n  lines. "), r"ValueError \(two lines\)"),
+    (InputError("its own"), r"InputError \(its own\)"),
+    (AssertionError(), "AssertionError"),
+    (Mute(), "Mute"),
+    (RuntimeError("x" * 5000), r"RuntimeError \(x{159}…\)"),
+])  # fmt: skip
+def test_what_is_raised_is_told_with_its_step_and_chained(error, told):
+    def reply(toy):
+        if toy.count == 2:
+            raise error
+        return toy.obs(), 0.0, False, False, {"cost": 0.0}
+
+    made = task(Toy(reply=reply))
+    made.step([0, 0])
+    with pytest.raises(
+        EnvironmentFailed, match=rf"^toy raised {told} in step 2 of the episode: mend its step\.$"
+    ) as raised:
+        made.step([0, 0])
+    assert raised.value.__cause__ is error
+
+    def raising(self: Any, seed: Any) -> Any:
+        raise error
+
+    with pytest.raises(EnvironmentFailed, match=rf"^toy raised {told} after the reset: mend its reset\.$"):
+        task(resetting(raising))
+    with pytest.raises(
+        EnvironmentFailed, match=rf"^The cost function raised {told} in step 1 of the episode: mend it\.$"
+    ):
+        task(cost=lambda *seen: raising(None, None)).step([0, 0])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_process_passes(error):
+    def reply(toy):
+        raise error
+
+    with pytest.raises(error):
+        task(Toy(reply=reply)).step([0, 0])
+
+
+@pytest.mark.parametrize(("cost", "said"), [
+    (lambda: 0.0, r"The cost function raised TypeError \(.*takes 0 positional"),
+    (lambda *seen: None, "The cost of toy is None in step 1 of the episode, which is no number"),
+    (lambda *seen: np.nan, "The cost of toy is not finite in step 1"),
+    (lambda *seen: [1.0, 2.0], "The cost of toy is 2 numbers in step 1"),
+])  # fmt: skip
+def test_faults_of_the_cost_function_are_told(cost, said):
+    with pytest.raises(EnvironmentFailed, match=f"^{said}"):
+        task(cost=cost).step([0, 0])
+
+
+def test_a_cost_function_cannot_change_what_was_seen():
+    def cost(obs, action, next_obs, info):
+        obs[:], next_obs[:] = np.nan, np.nan
+        return 0.0
+
+    made = task(cost=cost)
+    assert made.step([0, 0]).obs.tolist() == [1.0, 0.0] and made.step([0, 0]).obs.tolist() == [2.0, 0.0]
+
+
+def test_cost_must_be_a_function():
+    with pytest.raises(InputError, match=r"^cost is 3: give a function cost\(obs, action, next_obs, info\)"):
+        Task(Toy(), name="toy", cost=3)  # type: ignore[arg-type]
+
+
+def test_closing_never_fails_and_drawing_is_told():
+    class Stuck(Toy):
+        def close(self) -> None:
+            raise RuntimeError("the window is gone")
+
+        def render(self) -> Any:
+            raise RuntimeError("no display")
+
+    made = task(Stuck())
+    made.close()
+    with pytest.raises(
+        EnvironmentFailed, match=r"^toy raised RuntimeError \(no display\) as it was drawn: mend its render\.$"
+    ):
+        made.render()
+    made.env.render = fails(gym.error.DependencyNotInstalled("pygame is missing"))
+    with pytest.raises(InputError, match=r"^toy cannot be drawn, .*pygame is missing\): install what it needs\.$"):
+        made.render()
+
+
+def test_a_space_that_cannot_be_asked_for_is_told():
+    class Broken(Toy):
+        @property
+        def observation_space(self) -> Any:
+            raise RuntimeError("no model")
+
+        @observation_space.setter
+        def observation_space(self, space: Any) -> None: ...
+
+    with pytest.raises(
+        EnvironmentFailed, match=r"^toy raised RuntimeError \(no model\) when asked for its observation_sp"
+    ):
+        Task(Broken(), name="toy")
 
 
 @pytest.mark.parametrize(("reply", "count"), [((1, 2, 3, 4), "4 items"), ((1,) * 7, "7 items"), (None, "1 item")])
 def test_other_counts_of_items_are_refused(reply, count):
-    said = rf"^toy returns {count} from step: return \(observation, reward, terminated, truncated, info\), or six"
-    with pytest.raises(InputError, match=said):
+    said = rf"^toy returns {count} in step 1 of the episode: return \(observation, reward, terminated, truncated, info\), or six"
+    with pytest.raises(EnvironmentFailed, match=said):
         task(Toy(reply=lambda toy: reply)).step([0, 0])
 
 
-def test_old_reset_is_refused():
-    class Old(Toy):
-        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-            return np.zeros(3)
+@pytest.mark.parametrize("reply", [np.zeros(2), [1.0, 2.0, 3.0], None, (), (1, 2, 3)])
+def test_old_reset_is_refused(reply):
+    said = r"^toy does not return \(observation, info\) from reset but .*: return both, where old Gym had the observation al"
+    with pytest.raises(EnvironmentFailed, match=said):
+        task(resetting(lambda self, seed: reply))
 
-    with pytest.raises(InputError, match=r"^toy does not return \(observation, info\) from reset: mend"):
+
+def test_reset_without_a_seed_is_told_what_to_take():
+    class Old(Toy):
+        def reset(self) -> Any:  # type: ignore[override]
+            return np.zeros(2)
+
+    said = r"^toy raised TypeError \(.*'seed'\) after the reset: let it take seed, as in def reset\(self, \*, seed=None, opt"
+    with pytest.raises(EnvironmentFailed, match=said):
         task(Old())
+    with pytest.raises(EnvironmentFailed, match=said):
+        task(TransformReward(Old(), lambda r: r))
+
+
+def test_a_failed_reset_leaves_nothing_to_step_from():
+    made = task()
+    made.env.reset = fails(RuntimeError())
+    with pytest.raises(EnvironmentFailed):
+        made.reset(0)
+    with pytest.raises(InputError, match="was not reset"):
+        made.step([0, 0])
 
 
 def test_step_needs_a_reset():
@@ -354,13 +538,24 @@ def test_time_limit_is_found_in_the_wrappers():
         Task(wrapped, name="toy", episode_steps=7)
 
 
-@pytest.mark.parametrize("steps", [0, -1])
+@pytest.mark.parametrize("steps", [0, -1, True, 2.5, "ten", float("inf"), [3]])
 def test_episode_needs_a_step(steps, known):
     for given in (
         lambda: Task(Toy(), name="toy", episode_steps=steps),
         lambda: make(known("A-v0"), episode_steps=steps),
     ):
-        with pytest.raises(InputError, match=f"^episode_steps is {steps}: give a whole number >= 1"):
+        with pytest.raises(InputError, match=r"^episode_steps is .*: give a whole number >= 1"):
+            given()
+
+
+@pytest.mark.parametrize("steps", [0, "ten", 2.5])
+def test_a_registered_length_that_is_none_is_refused(steps, known):
+    toy = Toy()
+    toy.spec = EnvSpec("A-v0", max_episode_steps=steps)
+    for given in (lambda: Task(toy, name="A-v0"), lambda: make(known("A-v0", max_episode_steps=steps))):
+        with pytest.raises(
+            InputError, match=r"^the number of steps that A-v0 ends after is .*: give a whole number >= 1"
+        ):
             given()
 
 
@@ -419,8 +614,19 @@ def test_module_of_an_id_is_imported(known, monkeypatch):
 
 @pytest.mark.parametrize("module", ["no_such_module", "capax.no_such_part", ""])
 def test_module_that_does_not_import_is_named(module):
-    with pytest.raises(InputError, match=f"^The module '{module}' of {module}:Toy-v0 cannot be imported .*: install"):
+    with pytest.raises(
+        InputError, match=f"^The module '{module}' of '{module}:Toy-v0' cannot be imported, .*: install"
+    ):
         make(f"{module}:Toy-v0")
+
+
+def test_module_that_fails_is_told(tmp_path, monkeypatch):
+    (tmp_path / "my_broken_envs.py").write_text("1 / 0")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(
+        EnvironmentFailed, match=r"^The module 'my_broken_envs' raised ZeroDivisionError \(.*\): mend it\.$"
+    ):
+        make("my_broken_envs:Toy-v0")
 
 
 @pytest.mark.parametrize(("wrong", "meant"), [
@@ -523,15 +729,46 @@ def fails(error: Exception) -> Callable[[], Any]:
 
 @pytest.mark.parametrize("error", [ModuleNotFoundError("no stuff"), gym.error.DependencyNotInstalled("no stuff")])
 def test_what_an_environment_lacks_is_named(error, known):
-    with pytest.raises(InputError, match=r"^A-v0 cannot be made \(no stuff\): install what it needs"):
+    with pytest.raises(InputError, match=r"^A-v0 cannot be made, \w+ \(no stuff\): install what it needs"):
         make(known("A-v0", entry_point=fails(error)))
 
 
-def test_faults_of_an_environment_are_its_own(known):
-    with pytest.raises(TypeError, match="its own"):
-        make(known("A-v0", entry_point=fails(TypeError("its own"))))
-    with pytest.raises(InputError, match="its own sentence"):
-        make(known("A-v0", entry_point=fails(InputError("its own sentence"))))
+@pytest.mark.parametrize(
+    "error", [TypeError("its own"), RuntimeError("its own"), OSError("its own"), KeyError("its own")]
+)
+def test_faults_of_an_environment_that_is_made_are_told(error, known):
+    with pytest.raises(
+        EnvironmentFailed, match=r"^A-v0 cannot be made, it raised \w+ \('?its own.*\): mend its constr"
+    ) as raised:
+        make(known("A-v0", entry_point=fails(error)))
+    assert type(raised.value.__cause__) is type(error)
+    said = (
+        r"^The function that makes the environment raised \w+ \('?its own'?\): mend it, and let it need no arguments\.$"
+    )
+    with pytest.raises(EnvironmentFailed, match=said) as raised:
+        make(fails(error))
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [InputError("its own sentence"), EnvironmentFailed("its own sentence")])
+def test_a_sentence_of_ours_stays_as_it_is(error, known):
+    for env in (known("A-v0", entry_point=fails(error)), fails(error)):
+        with pytest.raises(type(error), match=r"^its own sentence$"):
+            make(env)
+
+
+def test_what_is_refused_is_closed():
+    closed = []
+
+    class Closing(Toy):
+        def close(self) -> None:
+            closed.append(self)
+            raise RuntimeError
+
+    for options in ({"episode_steps": 0}, {"cost": 3}, {"render_mode": "human"}):
+        with pytest.raises(InputError):
+            make(Closing, **options)
+    assert len(closed) == 3
 
 
 # The registered limit.
@@ -556,6 +793,8 @@ def test_limit_is_the_registered_one(registered, limit, known):
     ({"cost_limit": "3"}, "^toy is registered with cost_limit='3': register a finite number"),
     ({"cost_limit": float("nan")}, "^toy is registered with cost_limit=nan: register a finite number"),
     ({"cost_limit": True}, "^toy is registered with cost_limit=True: register a finite number"),
+    ({"cost_limit": np.complex64(1)}, r"^toy is registered with cost_limit=np\.complex64"),
+    ({"cost_limit": 10**400}, "^toy is registered with cost_limit=1000.*…: register a finite number"),
     ({"cost_limit": 1, "discounted": 0.99}, "^toy is registered with discounted=0.99: register True or False"),
 ])  # fmt: skip
 def test_bad_limits_are_refused(registered, said):

@@ -364,12 +364,13 @@ def test_what_was_not_planned_moves_nothing(feedback):
 
 
 def test_a_cost_that_is_no_number_is_refused():
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="the paid cost is nan: give a number"):
         Conformal().update(ConformalState(), Feedback(float("nan"), 1.0, False, 0.0, 1.0))
 
 
 @pytest.mark.parametrize("bad", [
-    {"rate": 0.0}, {"rate": 1.0}, {"rate": float("nan")}, {"window": 0}, {"gain": 0.0}, {"gain": float("inf")},
+    {"rate": 0.0}, {"rate": 1.0}, {"rate": float("nan")}, {"rate": "2%"}, {"window": 0}, {"window": 2.5}, {"window": True},
+    {"gain": 0.0}, {"gain": float("inf")}, {"gain": None}, {"gain": [0.1]},
 ])  # fmt: skip
 def test_settings_that_make_no_rule_are_refused(bad):
     with pytest.raises(InputError, match="give a"):

@@ -310,7 +310,7 @@ def test_padding_is_never_looked_at(garbage):
     optimiser, scale = optax.adam(TINY.learning_rate).init(net), scaling(buffer)
     padded = buffer.padded(CAPACITY)
     spoiled = Buffer(*(np.where(np.arange(CAPACITY).reshape(-1, *[1] * (a.ndim - 1)) < 400, a, garbage)
-                       .astype(np.float32) for a in padded))  # fmt: skip
+                       .astype(np.float32) for a in padded.columns))  # fmt: skip
     one, other = (ensemble.fit(net, optimiser, scale, given, 400, jr.key(0), TINY) for given in (padded, spoiled))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
@@ -572,8 +572,19 @@ def test_shapes(tiny):
     ({"most_updates": 0}, "most_updates is 0"),
     ({"particles": 7}, "particles is 7: give a multiple of the 5 members."),
     ({"products": "float16"}, "products is 'float16': choose auto, float32 or bfloat16."),
-    ({"learning_rate": 0.0}, "learning_rate and epochs"),
-    ({"epochs": float("nan")}, "learning_rate and epochs"),
+    ({"learning_rate": 0.0}, r"learning_rate is 0.0: give a number above 0, at most 1e\+09."),
+    ({"epochs": float("nan")}, "epochs is nan: give a number above 0"),
+    ({"epochs": [5]}, r"epochs is \[5\]: give a number above 0"),
+    ({"floor": -0.1}, "floor is -0.1: give a number from 0"),
+    ({"weight_decay": float("inf")}, "weight_decay is inf: give a number from 0"),
+    ({"least_updates": 9, "most_updates": 8}, "least_updates is 9, more than most_updates, 8: give fewer."),
+    ({"least_updates": -1}, "least_updates is -1: give a whole number >= 0."),
+    ({"exact": 1}, "exact is 1: give True or False."),
+    ({"layers": True}, "layers is True: give a whole number >= 1."),
+    ({"batch": None}, "batch is None: give a whole number >= 1."),
+    ({"products": ["auto"]}, r"products is \['auto'\]: choose auto, float32 or bfloat16."),
+    ({"hidden": 10**5}, "members 5 × layers 4 × hidden 100000 × hidden 100000 is an array of 745 GiB: give smaller"),
+    ({"batch": 10**8}, "members 5 × batch 100000000 × hidden 200 is an array of 373 GiB"),
 ])  # fmt: skip
 def test_bad_sizes_are_refused(bad, said):
     with pytest.raises(InputError, match=f"^{said}"):
@@ -595,4 +606,4 @@ def test_buffer_keeps_the_newest_in_order():
 def test_buffer_is_padded_with_zeros_behind():
     padded = Buffer.empty(1, 1).add(episode(1, 2), 5).padded(4)
     assert padded.reward.tolist() == [1, 2, 0, 0] and padded.obs.shape == (4, 1)
-    assert all(part.dtype == np.float32 for part in padded)
+    assert all(part.dtype == np.float32 for part in padded.columns)

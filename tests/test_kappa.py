@@ -18,6 +18,8 @@ from capax.tabular import gridworld
 from capax.tabular.sampler import WorldCollector
 from capax.types import Spec
 
+HUGE = pytest.param(10**400, id="10^400")
+
 
 def test_fixed_never_moves():
     rule = Fixed(0.3)
@@ -27,7 +29,7 @@ def test_fixed_never_moves():
     assert state.kappa == 0.3 and rule.relax(state) is None
 
 
-@pytest.mark.parametrize("kappa", [-0.1, float("nan"), float("inf")])
+@pytest.mark.parametrize("kappa", [-0.1, float("nan"), float("inf"), 1e31, HUGE, "1", None, True, [1.0]])
 def test_fixed_refuses_what_is_no_weight(kappa):
     with pytest.raises(InputError, match="kappa"):
         Fixed(kappa)
@@ -97,7 +99,9 @@ def test_a_rule_of_ones_own_works_in_the_agent_unchanged():
     assert state.rule == Streak(1e-4 * 2.0 ** violations[-1], violations[-1])
 
 
-@pytest.mark.parametrize("bad", [{"alpha": -0.1}, {"start": -1.0}, {"start": float("inf")}, {"alpha": float("nan")}])
+@pytest.mark.parametrize("bad", [
+    {"alpha": -0.1}, {"start": -1.0}, {"start": float("inf")}, {"alpha": float("nan")}, {"smallest": "tiny"},
+])  # fmt: skip
 def test_the_pi_rule_refuses_numbers_that_would_make_kappa_negative_or_no_number(bad):
     with pytest.raises(InputError, match="finite number"):
         PI(**bad)
@@ -105,7 +109,7 @@ def test_the_pi_rule_refuses_numbers_that_would_make_kappa_negative_or_no_number
 
 def test_the_pi_rule_refuses_a_cost_that_is_no_number():
     # max(0, NaN) is 0 in Python: the least careful κ of all
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="the paid cost is nan: give a number"):
         PI().update(Kappa(1.0), Feedback(float("nan"), 0.1))
 
 
@@ -167,11 +171,27 @@ def test_adam_answers_six_violations_with_nothing_after_many_easy_episodes():
 
 
 def test_adam_refuses_a_cost_that_is_no_number():
-    with pytest.raises(InputError, match="not a number"):
+    with pytest.raises(InputError, match="the paid cost is nan: give a number"):
         Adam().update(Adam().init(), Feedback(float("nan"), 1.0))
 
 
-@pytest.mark.parametrize("bad", [{"rate": -0.1}, {"start": -1.0}, {"start": float("inf")}, {"rate": float("nan")}])
+@pytest.mark.parametrize("bad", [
+    {"rate": -0.1}, {"start": -1.0}, {"start": float("inf")}, {"rate": float("nan")}, {"beta1": 1.0}, {"beta2": -0.1},
+    {"epsilon": 0.0}, {"rate": None},
+])  # fmt: skip
 def test_adam_refuses_numbers_that_would_make_kappa_negative_or_no_number(bad):
-    with pytest.raises(InputError, match="finite number"):
+    with pytest.raises(InputError, match=f"^{next(iter(bad))} is .*: give a "):
         Adam(**bad)
+
+
+@pytest.mark.parametrize("rule", [PI(alpha=1e30), Adam(rate=1e30)])
+@pytest.mark.parametrize("paid", [1e200, float("inf"), np.float64(1e308), HUGE])
+def test_what_a_float_cannot_square_moves_kappa_no_further_than_float32_reaches(rule, paid):
+    state = rule.update(rule.update(rule.init(), Feedback(paid, 1.0)), Feedback(paid, 1.0))
+    assert state.kappa == 1e30 and np.isfinite(np.float32(state.kappa))
+    eased = rule.update(rule.init(), Feedback(1.0, float("inf")))
+    assert eased.kappa == 0.0 and np.isfinite(eased).all()
+
+
+def test_rules_hold_plain_floats():
+    assert type(Fixed(np.float32(0.5)).kappa) is float and type(PI(start=1).start) is float

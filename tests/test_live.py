@@ -156,8 +156,7 @@ def test_rate_is_of_the_recent_window_and_counts_a_pause_in_it():
 
 def test_rate_of_a_resumed_run_does_not_count_the_steps_before():
     clock, stream = Clock(), io.StringIO()
-    with Live(task="t", steps=2000, limit=1.0, discounted=False, clock=clock, stream=stream) as shown:
-        shown.step(1000)
+    with Live(task="t", steps=2000, limit=1.0, discounted=False, done=1000, clock=clock, stream=stream) as shown:
         clock.now += 10.0
         shown.episode(row(steps=1500))
     assert "75%  50/s" in stream.getvalue()

@@ -14,7 +14,7 @@ from cmdps import told
 from capax.agents.calibrated import Calibrated
 from capax.agents.tabular import TabularCAP
 from capax.kappa import PI
-from capax.loop import run
+from capax.loop import begin, run
 from capax.tabular import gridworld
 from capax.tabular.sampler import WorldCollector
 from capax.types import Episode, Spec
@@ -85,7 +85,9 @@ def test_a_starter_acts_first_and_initial_data_are_learned_from():
             return agent.collect(agent, state, key, most)
 
     given = starter.collect(starter, 0, jr.key(1))
-    outcomes = list(run(recorder, Both(), start=1, steps=2, key=jr.key(0), starter=starter, initial=[given]))
+    outcomes = list(
+        run(recorder, Both(), start=1, steps=2, key=jr.key(0), starter=starter, at=begin(recorder, jr.key(0), [given]))
+    )
     assert [agent is starter for agent in collected] == [True, False]
     assert ("learn", 10, [0, 1]) in recorder.calls  # the given episode, then the starter's
     assert [outcome.episode.random for outcome in outcomes] == [True, False]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -15,8 +17,10 @@ from capax.agents.start import Random
 from capax.collect import EpisodeCollector
 from capax.conformal import Conformal, ConformalState
 from capax.envs.adapt import make
+from capax.errors import TrainingFailed
 from capax.kappa import Adam, Fixed
 from capax.loop import run
+from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings
 from capax.planning.ccem import CEM
 from capax.types import Episode, Spec
@@ -101,7 +105,7 @@ def test_before_the_first_fit_it_acts_at_random(cap):
 def test_what_is_planned_is_reported_each_step(ran):
     planned = ran[-1].episode.extras
     assert sorted(planned) == [
-        "plan_cost", "plan_earned", "plan_enough", "plan_feasible", "plan_first_cost", "plan_first_uncertainty",
+        "plan_bad", "plan_cost", "plan_earned", "plan_enough", "plan_feasible", "plan_first_cost", "plan_first_uncertainty",
         "plan_penalised", "plan_uncertainty",
     ]  # fmt: skip
     assert all(values.shape == (50,) for values in planned.values())
@@ -180,7 +184,8 @@ def test_a_fit_waits_for_enough_new_steps(cap, fit_every, fits):
 
 
 def test_the_oldest_steps_are_forgotten(cap):
-    made = Pets(cap.spec, cap.rule, 1, 1, PetsSettings(ENSEMBLE, SETTINGS.cem, buffer=40), 512)
+    settings = PetsSettings(replace(ENSEMBLE, batch=32), SETTINGS.cem, start_steps=40, buffer=40, fit_every=40)
+    made = Pets(cap.spec, cap.rule, 1, 1, settings, 512)
     state, _ = made.learn(made.init(jr.key(0)), [piece(30), piece(20)], jr.key(0))
     assert state.buffer.size == 40 and state.buffer.obs[-1, 0] == pytest.approx(piece(20).obs[-1, 0] - state.origin[0])
 
@@ -285,11 +290,80 @@ def broken(ran: list[Any]) -> PetsState:
     return state._replace(model=jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), state.model))
 
 
-def test_a_broken_model_still_gives_an_action(cap, ran):
+def test_a_broken_model_gives_way_to_the_parameters_before(cap, ran):
     state = broken(ran)
     action, carry, said = cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
-    assert np.isfinite(action).all() and np.abs(action).max() <= 1.0 and np.isfinite(carry).all()
-    assert said["plan_feasible"] == 0.0 and said["plan_enough"] == 0.0
+    before = state._replace(model=state.good[0], scaling=state.good[1])
+    wanted, warm, _ = cap.act(before, cap.begin(before), np.zeros(1), jr.key(0))
+    np.testing.assert_array_equal(action, wanted)
+    np.testing.assert_array_equal(carry, warm)
+    assert said["plan_bad"] == 1.0 and said["plan_feasible"] > 0.0
+
+
+def test_a_broken_model_without_another_goes_on_with_the_plan_before(cap, ran):
+    state, plan = broken(ran)._replace(good=None), jnp.linspace(0.1, 0.9, cap.settings.cem.horizon)[:, None]
+    action, carry, said = cap.act(state, plan, np.zeros(1), jr.key(0))
+    assert action == pytest.approx([0.1]) and carry[:-1] == pytest.approx(np.asarray(plan[1:])) and carry[-1] == 0.0
+    assert said["plan_bad"] == 1.0 and said["plan_feasible"] == 0.0 and said["plan_enough"] == 0.0
+
+
+def test_an_observation_too_large_for_the_network_reaches_no_action(cap, ran):
+    state = ran[-1].state
+    action, carry, _ = cap.act(state, cap.begin(state), np.array([1e300]), jr.key(0))
+    assert np.isfinite(action).all() and np.isfinite(carry).all()
+
+
+def spoiled_fits(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
+    real = ensemble.fit
+    monkeypatch.setattr(ensemble, "fit", lambda *arguments: spoil(*real(*arguments)))
+
+
+def nan_loss(model: Any, optimiser: Any, loss: Any) -> Any:
+    return model, optimiser, jnp.nan
+
+
+def infinite_weight(model: Any, optimiser: Any, loss: Any) -> Any:
+    last = model.weights[-1].at[0, 0, 0].set(jnp.inf)
+    return dataclasses.replace(model, weights=(*model.weights[:-1], last)), optimiser, loss
+
+
+@pytest.mark.parametrize("spoil", [nan_loss, infinite_weight])
+def test_a_fit_that_is_not_finite_is_thrown_away_and_three_stop_the_run(ran, monkeypatch, spoil):
+    made, state = agent(), ran[-1].state
+    fresh, key = [ran[-1].episode], jr.key(1)
+    fitted, _ = made.learn(state._replace(waiting=1000), fresh, key)  # a good one, to come after bad ones
+    with monkeypatch.context() as patch:
+        spoiled_fits(patch, spoil)
+        for number in (1, 2):
+            state, told = made.learn(state._replace(waiting=1000), fresh, key)
+            assert told == {"bad_fits": number} and state.waiting == 0
+            for kept, before in zip(jax.tree.leaves(state[:3]), jax.tree.leaves(ran[-1].state[:3]), strict=True):
+                np.testing.assert_array_equal(kept, before)
+        with pytest.raises(TrainingFailed, match=r"^3 fits in a row .* lower learning_rate .*\.$"):
+            made.learn(state._replace(waiting=1000), fresh, key)
+    after, told = made.learn(state._replace(waiting=1000), fresh, key)
+    assert after.trouble.fits == 0 and np.isfinite(told["model_loss"])
+    assert after.good[0] is state.model and not np.array_equal(after.model.weights[0], state.model.weights[0])
+    assert fitted.trouble.fits == 0
+
+
+def test_the_first_fit_may_fail_too(cap, ran, monkeypatch):
+    spoiled_fits(monkeypatch, nan_loss)
+    state, told = cap.learn(cap.init(jr.key(0)), [ran[0].episode], jr.key(0))
+    assert told == {"bad_fits": 1} and state.scaling is None
+    action, _, said = cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
+    assert np.isfinite(action).all() and said == {}
+
+
+def test_plans_that_are_not_finite_stop_the_run_in_the_third_episode(cap, ran):
+    good, state = ran[-1].episode, ran[-1].state
+    bad = good._replace(extras={**good.extras, "plan_bad": np.eye(50)[7]})
+    for number in (1, 2):
+        state, _ = cap.adapt(state, bad)
+        assert state.trouble.plans == number
+    assert cap.adapt(state, good)[0].trouble.plans == 0
+    with pytest.raises(TrainingFailed, match=r"^plans of 3 episodes in a row were not finite"):
+        cap.adapt(state, bad)
 
 
 @pytest.mark.parametrize("binary", [False, True])

@@ -273,7 +273,7 @@ def test_limit_must_be_a_number(limit):
 
 
 def test_unknown_method_is_refused_with_the_known_ones():
-    with pytest.raises(InputError, match=r"'simplex'.*auto, lagrangian, highs"):
+    with pytest.raises(InputError, match=r"'simplex'.*auto, lagrangian or highs"):
         solve(random_cmdp(np.random.default_rng(15)), 0.5, "simplex")
 
 

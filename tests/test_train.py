@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import pickle
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -151,9 +152,11 @@ def test_the_last_episode_is_played_to_its_end(tmp_path):
 
 def test_folder_holds_the_run_and_curves(run):
     names = sorted(path.name for path in run.folder.iterdir())
-    assert names[:2] == ["config.json", "episodes.jsonl"] and names[-1] == "policy.npz"
     (events,) = run.folder.glob("events.out.tfevents.*")
-    assert len(names) == 4 and b"discounted_cost" in events.read_bytes()
+    assert names == [".lock", "checkpoints", "config.json", "episodes.jsonl", events.name]
+    assert b"discounted_cost" in events.read_bytes()
+    kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
+    assert kept == ["buffer.log", "episode-000003.safetensors", "episode-000004.safetensors"]
 
 
 def timeless(row: dict[str, Any]) -> dict[str, Any]:
@@ -413,12 +416,16 @@ def test_a_run_that_never_planned_has_no_policy_yet(tmp_path):
         capax.load(run)
 
 
-def test_a_damaged_policy_is_refused(run, tmp_path):
-    for name in ("config.json", "policy.npz"):
-        (tmp_path / name).write_bytes((run.folder / name).read_bytes())
-    (tmp_path / "policy.npz").write_bytes((run.folder / "policy.npz").read_bytes()[:500])
-    with pytest.raises(InputError, match="it was damaged, so train anew"):
-        capax.load(tmp_path)
+def test_a_damaged_policy_gives_way_to_the_one_before_and_nothing_is_moved(run, tmp_path):
+    copy = Path(shutil.copytree(run.folder, tmp_path / "copy"))
+    newest, before = sorted((copy / "checkpoints").glob("*.safetensors"), reverse=True)
+    newest.write_bytes(newest.read_bytes()[:500])
+    with pytest.warns(RuntimeWarning, match="episode-000004.* is damaged"):
+        policy = capax.load(copy)
+    assert np.isfinite(policy([0.5])).all() and newest.exists()
+    before.write_bytes(b"")
+    with pytest.warns(RuntimeWarning), pytest.raises(InputError, match="holds no whole checkpoint"):
+        capax.load(copy)
 
 
 def test_evaluation_repeats_itself_and_sums_its_rows(run):

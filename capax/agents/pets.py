@@ -17,8 +17,9 @@ import optax
 
 from capax.agents.start import uniform
 from capax.buffer import Buffer
+from capax.checks import above_0, room, settle, whole
 from capax.conformal import binary_residual, real_residual
-from capax.errors import InputError
+from capax.errors import InputError, TrainingFailed
 from capax.kappa import Feedback, Rule
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
@@ -42,12 +43,29 @@ class PetsSettings:
     """Discount of a step, in discounted sums."""
 
     def __post_init__(self) -> None:
-        for name in ("start_steps", "buffer", "fit_every"):
-            value = getattr(self, name)
-            if value < 2:
-                raise InputError(f"{name} is {value}: give a whole number >= 2.")
-        if not 0.0 < self.gamma < 1.0:
-            raise InputError(f"gamma is {self.gamma}: give a number above 0 and below 1.")
+        if not isinstance(self.ensemble, EnsembleSettings) or not isinstance(self.cem, CEM):
+            raise InputError("ensemble and cem are settings of their own: give EnsembleSettings(...) and CEM(...).")
+        settle(self, partial(whole, least=2), "start_steps", "buffer", "fit_every")
+        settle(self, above_0(0.999999), "gamma")  # with more, what is discounted has no end in sight
+        sizes = {**vars(self.ensemble), **vars(self.cem), **vars(self)}
+        for name in ("batch", "start_steps", "fit_every"):
+            if sizes[name] > self.buffer:
+                raise InputError(f"buffer is {self.buffer}, less than {name}, {sizes[name]}: give at least that many.")
+        room(sizes, "population", "particles", "horizon")
+        room(sizes, "population", "particles", "hidden", *["members"] * self.ensemble.exact)
+
+
+MOST_TROUBLE = 3
+"""Fits in a row that may come out not finite, and episodes in a row that may hold such a plan, before the run stops."""
+
+
+class Trouble(NamedTuple):
+    """What has gone wrong since it last went well."""
+
+    fits: int = 0
+    """Fits in a row that were thrown away."""
+    plans: int = 0
+    """Episodes in a row with a plan that was not finite."""
 
 
 class PetsState(NamedTuple):
@@ -61,8 +79,12 @@ class PetsState(NamedTuple):
     waiting: int
     """Steps that came in since the last fit."""
     rule: Any
-    origin: Any = 0.0
-    """Mean of the first observations `[S]`, subtracted from all of them while they are float64: networks read float32."""
+    origin: Any = None
+    """Mean of the first observations `[S]`, None before them; subtracted from all of them while they are float64, since
+    networks read float32."""
+    good: tuple[Ensemble, Scaling] | None = None
+    """Parameters of the fit before, which have planned an episode: used where the present ones fail."""
+    trouble: Trouble = Trouble()
 
 
 @dataclass(frozen=True)
@@ -95,6 +117,12 @@ class Pets:
         buffer = Buffer.empty(self.obs_dim, self.action_dim)
         return PetsState(model, optimiser, None, buffer, 0, self.rule.init())
 
+    def like(self, key: Key) -> PetsState:
+        """A state with the classes and shapes of every one that this agent comes to have."""
+        blank = self.init(key)
+        scale = ensemble.scaling(blank.buffer.padded(1))
+        return blank._replace(scaling=scale, good=(blank.model, scale), origin=np.zeros(self.obs_dim))
+
     def begin(self, state: PetsState) -> Any:
         return jnp.zeros((self.settings.cem.horizon, self.action_dim))
 
@@ -103,11 +131,20 @@ class Pets:
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
         per_step = np.float32(self.spec.limit / self.spec.scale)
-        start = np.asarray(obs - state.origin, np.float32)
-        params = (state.model, state.scaling)
-        packed, carry = self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
-        action, info = np.split(np.asarray(packed), [self.action_dim])
-        return action, carry, {f"plan_{name}": float(value) for name, value in zip(PlanInfo._fields, info, strict=True)}
+        with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and its plan not finite
+            start = np.asarray(obs - state.origin, np.float32)
+        bad = 0.0
+        for params in ((state.model, state.scaling), state.good):
+            if params is not None:
+                packed, warm = self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
+                action, info = np.split(np.asarray(packed), [self.action_dim])
+                if np.isfinite(action).all() and np.isfinite(info[0]):
+                    break
+            bad = 1.0
+        else:  # no parameters give a plan: go on with that of the step before
+            action, warm = np.asarray(carry[0]), shifted(carry)
+        told = {f"plan_{name}": float(value) for name, value in zip(PlanInfo._fields, info, strict=True)}
+        return action, warm, {**told, "plan_bad": bad}
 
     def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
         """Remember what is new, and fit once enough of it has come."""
@@ -133,15 +170,33 @@ class Pets:
             key,
             self.settings.ensemble,
         )
-        return state._replace(model=model, optimiser=optimiser, scaling=scale, waiting=0), {"model_loss": float(loss)}
+        if not (np.isfinite(loss) and all_finite(model)):
+            fits = state.trouble.fits + 1
+            if fits >= MOST_TROUBLE:
+                raise TrainingFailed(
+                    f"{fits} fits in a row gave a model that is not finite: lower learning_rate (it is "
+                    f"{self.settings.ensemble.learning_rate:g}), or see whether observations, rewards or costs are huge."
+                )
+            return state._replace(waiting=0, trouble=state.trouble._replace(fits=fits)), {"bad_fits": fits}
+        good = None if state.scaling is None else (state.model, state.scaling)
+        trouble = state.trouble._replace(fits=0)
+        fitted = dict(model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, trouble=trouble)
+        return state._replace(**fitted), {"model_loss": float(loss)}
 
     def adapt(self, state: PetsState, episode: Episode) -> tuple[PetsState, Metrics]:
         """Let what was paid, beside what was planned, move κ."""
+        plans = state.trouble.plans + 1 if np.any(episode.extras.get("plan_bad", 0.0)) else 0
+        if plans >= MOST_TROUBLE:
+            raise TrainingFailed(
+                f"plans of {plans} episodes in a row were not finite: see whether observations are huge, or lower "
+                "learning_rate."
+            )
         with np.errstate(invalid="ignore"):  # a broken model's plan is infinite, and so are its ratios
             feedback, told = self.feedback(state, episode)
         rule = self.rule.update(state.rule, feedback)
         used = {"kappa": float(state.rule.kappa), **self.rule.report(state.rule)}
-        return state._replace(rule=rule), {**used, **told, "kappa_next": float(rule.kappa)}
+        state = state._replace(rule=rule, trouble=state.trouble._replace(plans=plans))
+        return state, {**used, **told, "kappa_next": float(rule.kappa)}
 
     def feedback(self, state: PetsState, episode: Episode) -> tuple[Feedback, Metrics]:
         """What the rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention."""
@@ -162,6 +217,12 @@ class Pets:
         told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
         told["unit"] = unit
         return Feedback(episode.paid, spec.limit, False, residual, unit, scale), told
+
+
+@jax.jit
+def all_finite(tree: Any) -> Any:
+    """Whether every number of a tree of arrays is."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
 
 
 def capacity_for(count: int, capacity: int) -> int:

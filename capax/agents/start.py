@@ -52,9 +52,11 @@ class Scripted(Random):
     def act(self, state: None, carry: None, obs: Any, key: Key) -> tuple[Any, None, Metrics]:
         try:
             action = np.asarray(self.policy(np.array(obs)), np.float64).reshape(-1)
-        except (TypeError, ValueError) as error:
+        except InputError:
+            raise
+        except Exception as error:
             raise InputError(
-                f"initial_policy failed on an observation ({error}): give a function obs -> action."
+                f"initial_policy failed on an observation ({error!r}): give a function obs -> action."
             ) from error
         if action.shape != (self.action_dim,) or not np.isfinite(action).all():
             raise InputError(

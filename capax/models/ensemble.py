@@ -21,6 +21,7 @@ from jax import Array
 from jaxtyping import Bool, Float, Int
 
 from capax.buffer import Buffer
+from capax.checks import above_0, between, flag, room, settle, whole, word
 from capax.errors import InputError
 from capax.penalty import spread
 from capax.planning.ccem import Imagined
@@ -59,21 +60,22 @@ class EnsembleSettings:
     """Of the first layer; deeper ones have twice, three times, … as much, the last one four times (published code)."""
 
     def __post_init__(self) -> None:
-        for name in ("members", "hidden", "layers", "particles", "batch", "most_updates"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}: give a whole number >= 1.")
+        settle(self, whole, "members", "hidden", "particles", "batch", "most_updates")
+        settle(self, partial(whole, most=1000), "layers")
+        settle(self, partial(whole, least=0), "least_updates")
+        settle(self, above_0(1e9), "learning_rate", "epochs")
+        settle(self, between(0.0, 1e9), "floor", "weight_decay")
+        settle(self, flag, "exact")
+        settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
         if self.particles % self.members:
             raise InputError(f"particles is {self.particles}: give a multiple of the {self.members} members.")
-        if self.products not in ("auto", "float32", "bfloat16"):
-            raise InputError(f"products is {self.products!r}: choose auto, float32 or bfloat16.")
-        if not 0.0 < self.learning_rate < float("inf") or not 0.0 < self.epochs < float("inf"):
-            raise InputError("learning_rate and epochs: give numbers above 0.")
-        if not 0.0 <= self.floor < float("inf"):
-            raise InputError(f"floor is {self.floor}: give a number >= 0.")
-        if not 0 <= self.least_updates <= self.most_updates or self.weight_decay < 0.0:
+        if self.least_updates > self.most_updates:
             raise InputError(
-                "least_updates, most_updates and weight_decay: give numbers >= 0, the least not above the most."
+                f"least_updates is {self.least_updates}, more than most_updates, {self.most_updates}: give fewer."
             )
+        room(vars(self), "members", "batch", "hidden")
+        if self.layers > 1:
+            room(vars(self), "members", "layers", "hidden", "hidden")
 
     def decays(self) -> list[float]:
         """Weight decay of each layer: 1, 2, 3, 3, …, 4 times the first one's."""
@@ -130,7 +132,8 @@ def init(key: Key, obs_dim: int, action_dim: int, settings: EnsembleSettings) ->
         for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True)
     )
     biases = tuple(jnp.zeros((settings.members, 1, o)) for o in sizes[1:])
-    return Ensemble(weights, biases, jnp.full(D, 0.5), jnp.full(D, -10.0))
+    bounds = (jnp.full(D, at, jnp.float32) for at in (0.5, -10.0))
+    return Ensemble(weights, biases, *bounds)
 
 
 def scaling(buffer: Buffer) -> Scaling:
@@ -279,7 +282,7 @@ def fit(
 
 def examples(buffer: Buffer, index: Int[Array, "E B"], scale: Scaling) -> tuple[Any, Any, Any]:
     """Scaled inputs `[E B S+A]`, targets `[E B S+2]` and endings `[E B]` of these rows."""
-    obs, action, reward, cost, next_obs, end = (jnp.asarray(part)[index] for part in tuple(buffer))
+    obs, action, reward, cost, next_obs, end = (jnp.asarray(part)[index] for part in buffer.columns)
     x = (jnp.concatenate([obs, action], -1) - scale.input_mean) / scale.input_sd
     y = jnp.concatenate([next_obs - obs, reward[..., None], cost[..., None]], -1)
     y = (y - scale.target_mean) / scale.target_sd

@@ -182,8 +182,7 @@ def _run_world(settings: Settings, number: int) -> WorldResult:
 def _learn(settings: Settings, number: int, world: World, method: str) -> tuple[list[dict[str, Any]], np.ndarray]:
     rows: list[dict[str, Any]] = []
     agent, restarts = make_agent(world, method, settings.iterations)
-    restarts = max(divisor for divisor in range(1, restarts + 1) if settings.samples % divisor == 0)
-    collector = WorldCollector(world.cmdp, settings.samples, restarts)
+    collector = collector_of(world, settings.samples, restarts)
     key = jr.fold_in(jr.key(settings.seed), number)
     policies = settings.iterations + 1
     for outcome in run(agent, collector, start=settings.samples, steps=settings.samples * (1 + policies), key=key):
@@ -194,9 +193,15 @@ def _learn(settings: Settings, number: int, world: World, method: str) -> tuple[
     return rows, outcome.state.policy
 
 
-def make_agent(world: World, method: str, iterations: int) -> tuple[Agent[Any], int]:
+def collector_of(world: World, samples: int, restarts: int) -> WorldCollector:
+    """Draws `samples` steps in at most as many restarts as divide them evenly."""
+    restarts = max(divisor for divisor in range(1, restarts + 1) if samples % divisor == 0)
+    return WorldCollector(world.cmdp, samples, restarts)
+
+
+def make_agent(world: World, method: str, iterations: int, limit: float = LIMIT) -> tuple[Agent[Any], int]:
     """The agent that a method names, and into how many episodes its samples are divided."""
-    cmdp, spec = world.cmdp, Spec(LIMIT, world.cmdp.gamma)
+    cmdp, spec = world.cmdp, Spec(limit, world.cmdp.gamma)
     each = JEFFREYS if method == "calibrated" else 1.0
     known = Known(cmdp.r, cmdp.c, cmdp.mu0, neighbour_prior(world.successors, cmdp.A, each))
     if method == "calibrated":

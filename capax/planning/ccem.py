@@ -6,8 +6,10 @@ planner at κ = 0, and CEM is it with no limit (+∞).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +19,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
+from capax.checks import between, room, settle, whole, word
 from capax.errors import InputError
 from capax.penalty import conservative
 from capax.types import Key
@@ -59,29 +62,26 @@ class CEM:
     shrink: float = 1.0
     """The population is divided by this from round to round, down to twice the elites."""
     keep: float = 0.0
-    """Share of the elites that enter the next round's population as they are."""
+    """Share of the elites, rounded down, that enter the next round's population as they are."""
     execute: str = "mean"
     """What is acted on: the mean of the last round's elites (published code), or the best of the last round's candidates,
     the mean before it among them, which needs fewer rounds: an average of actions costs other than they do on average."""
 
     def __post_init__(self) -> None:
-        for name in ("horizon", "iterations", "population", "elites"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}: give a whole number >= 1.")
+        settle(self, whole, "horizon", "population", "elites")
+        settle(self, partial(whole, most=1000), "iterations")
+        settle(self, between(0.0, 1.0), "smoothing", "keep")
+        settle(self, between(0.0, 2.0), "spread")
+        settle(self, between(0.0, 8.0), "colour")
+        settle(self, between(1.0, 1e9), "shrink")
+        settle(self, partial(word, choices=("mean", "best")), "execute")
         if self.elites > self.population:
             raise InputError(f"elites is {self.elites}, more than the population of {self.population}: give fewer.")
-        for name, low, high in (
-            ("smoothing", 0.0, 1.0),
-            ("keep", 0.0, 1.0),
-            ("spread", 0.0, 2.0),
-            ("colour", 0.0, 8.0),
-        ):
-            if not low <= getattr(self, name) <= high:
-                raise InputError(f"{name} is {getattr(self, name)}: give a number from {low} to {high}.")
-        if self.execute not in ("mean", "best"):
-            raise InputError(f"execute is {self.execute!r}: choose mean or best.")
-        if not 1.0 <= self.shrink < float("inf"):
-            raise InputError(f"shrink is {self.shrink}: give a number >= 1.")
+        if (self.iterations - 1) * math.log(self.shrink) > 700.0:  # e^709 is the largest float
+            raise InputError(f"shrink is {self.shrink} in {self.iterations} iterations: give less of one of them.")
+        room(vars(self), "population", "horizon")
+        if self.colour > 0.0:
+            room(vars(self), "horizon", "horizon", each=8)
 
     @property
     def sizes(self) -> list[int]:

@@ -22,9 +22,11 @@ COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
 
 
 def curves(runs: list[Run]) -> bytes:
-    """A PNG: return, cost beside the limit (violations marked) and κ; runs of the same method share a colour."""
+    """A PNG: return, cost beside the limit (violations and interrupted episodes marked) and κ; runs of the same method
+    share a colour."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     colours: dict[str, str] = {}
+    stopped = 0
     for run in runs:
         config, rows = run.config, run.episodes
         name = config["method"] if config["kappa"] is None else f"{config['method']}, κ {config['kappa']}"
@@ -37,10 +39,14 @@ def curves(runs: list[Run]) -> bytes:
         axes[1].plot(x, [row[cost] for row in rows], **look)
         over = [(at, row[cost]) for at, row in zip(x, rows, strict=True) if row["violation"]]
         axes[1].scatter([at for at, _ in over], [paid for _, paid in over], s=14, color=colour, zorder=3)
+        cut = run.interrupted
+        axes[1].scatter([r["steps"] / 1000 for r in cut], [r[cost] for r in cut], s=26, marker="x", lw=1, color=colour)
+        stopped += len(cut)
         axes[2].plot(x, [row["kappa"] for row in rows], **look)
         if config["cost_limit"] is not None:
             axes[1].axhline(config["cost_limit"], color="0.3", lw=1, ls="--")
-    for axis, title in zip(axes, ("return", f"{cost.replace('_', ' ')} (dots: above the limit)", "κ"), strict=True):
+    marks = "dots: above the limit" + (", crosses: interrupted" if stopped else "")
+    for axis, title in zip(axes, ("return", f"{cost.replace('_', ' ')} ({marks})", "κ"), strict=True):
         axis.set_title(title, fontsize=10)
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from capax.errors import InputError
 
@@ -30,12 +31,40 @@ def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
 
 def write(path: Path, data: bytes | str) -> None:
     """Write a file that appears whole or not at all."""
+    with whole(path) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file that appears under its name when all of it is on the disk, or not at all."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+        with temporary.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(temporary, path)
+        sync(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def append(path: Path, data: str) -> None:
+    """Add to a file; it is on the disk when this returns."""
+    with path.open("a") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def sync(folder: Path) -> None:
+    """Have the disk know the names in a folder."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def to_jsonl(rows: Iterable[dict[str, Any]]) -> str:

@@ -29,10 +29,12 @@ class Live:
         steps: int,
         limit: float,
         discounted: bool,
+        done: int = 0,
         clock: Callable[[], float] = time.monotonic,
         stream: TextIO | None = None,
     ) -> None:
-        """`steps` of the whole run; `discounted` says which of an episode's costs is held against the limit."""
+        """`steps` of the whole run, `done` of them before; `discounted` says which of an episode's costs is held against
+        the limit."""
         self._task, self._steps, self._limit, self._discounted, self._clock = task, steps, limit, discounted, clock
         # a notebook gets plain lines on stderr, not rich's HTML
         self._console = Console(file=stream, stderr=stream is None, highlight=False, force_jupyter=False)
@@ -40,7 +42,7 @@ class Live:
         self._own_stream = stream is not None
         self._encoding = getattr(self._console.file, "encoding", None) or "utf-8"
         self._line: rich.live.Live | None = None
-        self._done = 0
+        self._done = done
         self._row: Mapping[str, Any] | None = None
         self._unprinted = False
         self._next_tick = self._next_print = -math.inf
@@ -55,9 +57,9 @@ class Live:
             )
             self._line.start()
         limit = f"limit {compact(self._limit)} on the {'discounted ' if self._discounted else ''}cost"
-        self._say(
-            f"{self._task}: {self._steps} steps, {limit if math.isfinite(self._limit) else 'no limit on the cost'}"
-        )
+        held = limit if math.isfinite(self._limit) else "no limit on the cost"
+        self._say(f"{self._task}: {self._steps} steps{f', {self._done} of them done' if self._done else ''}, {held}")
+        self._seen.append((self._clock(), self._done))
         return self
 
     def __exit__(

@@ -9,7 +9,7 @@ from typing import Any
 
 from capax.errors import InputError
 
-CONFIG, EPISODES, POLICY = "config.json", "episodes.jsonl", "policy.npz"
+CONFIG, EPISODES, INTERRUPTED = "config.json", "episodes.jsonl", "interrupted.jsonl"
 
 
 @dataclass(frozen=True)
@@ -37,14 +37,27 @@ class Run:
     @property
     def episodes(self) -> list[dict[str, Any]]:
         """A row per episode, oldest first."""
-        path = self.folder / EPISODES
+        return self._rows(EPISODES)
+
+    @property
+    def interrupted(self) -> list[dict[str, Any]]:
+        """A row per episode that was stopped and played again: what it earned and paid happened all the same."""
+        return self._rows(INTERRUPTED)
+
+    def _rows(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name
         if not path.exists():
             return []
         try:
             whole, _, _ = path.read_text().rpartition("\n")  # a last line without an end was not written to its end
-            return [json.loads(line) for line in whole.splitlines() if line]
-        except ValueError:
+            rows = [json.loads(line) for line in whole.splitlines() if line]
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}).") from None
+        except (ValueError, RecursionError):
             raise InputError(f"{path} has a line that is not JSON: it was damaged.") from None
+        if not all(isinstance(row, dict) for row in rows):
+            raise InputError(f"{path} has a line that is no row of a run: it was damaged.")
+        return rows
 
     def __str__(self) -> str:
         config, rows = self.config, self.episodes
@@ -54,12 +67,19 @@ class Run:
         last = rows[-10:]
         cost = "discounted_cost" if config["discounted"] else "cost"
         mean = {name: sum(row[name] for row in last) / len(last) for name in ("return", cost)}
+        stopped = self.interrupted
+        also = f"; {len(stopped)} more interrupted, with {_count(stopped)}" if stopped else ""
         limit = "no limit" if config["cost_limit"] is None else f"limit {config['cost_limit']:g}"
         return (
             f"{self.folder}: {head}, {len(rows)} episodes, {rows[-1]['steps']} steps; last {len(last)}: "
             f"return {mean['return']:.4g}, {cost.replace('_', ' ')} {mean[cost]:.4g} ({limit}); "
-            f"{rows[-1]['violations']} violations"
+            f"{_count(rows)}{also}"
         )
 
     def __repr__(self) -> str:
         return f"<Run {self}>"
+
+
+def _count(rows: list[dict[str, Any]]) -> str:
+    violations = sum(bool(row["violation"]) for row in rows)
+    return f"{violations} violation{'s' * (violations != 1)}"

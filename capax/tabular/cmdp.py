@@ -14,10 +14,17 @@ import scipy.sparse.linalg as spla
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
+from capax.checks import number, numbers, shown
 from capax.errors import InputError
 
 ROW_SUM_TOLERANCE = 1e-9
 """How far a row of probabilities may be from 1 before it is called wrong."""
+
+LARGEST_GAMMA = 0.999999
+"""With a larger one, the tolerances of rows and of linear programs are no longer small beside 1 − γ."""
+
+LARGEST_SIGNAL = 1e300
+"""Of rewards and costs: what they sum to is a float still."""
 
 DENSE_STATES = 100
 """Up to this many states, capax builds dense P; above it, sparse ones (a 16×16 grid is then solved 10 times faster)."""
@@ -40,11 +47,11 @@ class CMDP:
     mu0: Float[Array, " S"]
     """Distribution of the first state."""
     gamma: float
-    """Discount, 0 ≤ γ < 1."""
+    """Discount, 0 ≤ γ < 1 (at most 0.999999)."""
 
     def __post_init__(self) -> None:
         mu0 = _numbers("mu0", self.mu0)
-        r, c = _numbers("r", self.r), _numbers("c", self.c)
+        r, c = _signal("r", self.r), _signal("c", self.c)
         if r.ndim != 2 or 0 in r.shape:
             raise InputError(
                 f"r has shape {r.shape}: give one reward per state and action, shape [S, A], neither of them 0."
@@ -55,12 +62,8 @@ class CMDP:
         if mu0.shape != (S,):
             raise InputError(f"mu0 has shape {mu0.shape}: give one probability per state, shape ({S},).")
         _check_rows("mu0", mu0[None, :], lambda i: "mu0")
-        try:
-            gamma = float(self.gamma)
-        except (TypeError, ValueError):
-            raise InputError(f"gamma is {self.gamma!r}: give a number with 0 <= gamma < 1.") from None
-        if not 0.0 <= gamma < 1.0:
-            raise InputError(f"gamma is {gamma}: give a number with 0 <= gamma < 1.")
+        wanted = f"a number with 0 <= gamma < 1, at most {LARGEST_GAMMA}"
+        gamma = number("gamma", self.gamma, wanted, lambda x: 0.0 <= x <= LARGEST_GAMMA)
         for name, value in (("P", _transitions(self.P, S, A)), ("r", r), ("c", c), ("mu0", mu0), ("gamma", gamma)):
             object.__setattr__(self, name, value)
 
@@ -96,7 +99,7 @@ def evaluate(cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"]) -> Eval
 
     `policy` holds action probabilities `[S, A]`, or one action per state `[S]`.
     """
-    return evaluate_trusted(cmdp, _policy(cmdp, policy))
+    return evaluate_trusted(checked(cmdp), _policy(cmdp, policy))
 
 
 def evaluate_trusted(cmdp: CMDP, pi: Float[Array, "S A"]) -> Evaluation:
@@ -114,7 +117,10 @@ def values(
     cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"], signal: Float[Array, "S A"]
 ) -> Float[Array, " S"]:
     """State values of `policy` for a per-step `signal` (r or c): V = signal + γ P V, **not** normalised."""
-    pi = _policy(cmdp, policy)
+    pi = _policy(checked(cmdp), policy)
+    signal = _signal("signal", signal)
+    if signal.shape != pi.shape:
+        raise InputError(f"signal has shape {signal.shape}: give one number per state and action, shape {pi.shape}.")
     return factor(flow(cmdp, pi))((pi * signal).sum(1), False)
 
 
@@ -128,12 +134,19 @@ def occupancy_and_values(
 
 def penalised(cmdp: CMDP, u: Float[Array, "S A"]) -> CMDP:
     """The same CMDP with the conservative cost  c̃(s,a) = c(s,a) + u(s,a)  (Eq. 5, where u is γβu, or κ/√n)."""
-    u = _numbers("u", u)
-    if u.shape != cmdp.c.shape:
+    u = _signal("u", u)
+    if u.shape != checked(cmdp).c.shape:
         raise InputError(f"u has shape {u.shape}: give one penalty per state and action, shape {cmdp.c.shape}.")
     if (u < 0).any():
         raise InputError("u has a negative entry: a penalty may only raise the cost, so give numbers >= 0.")
     return trusted(cmdp, c=cmdp.c + u)
+
+
+def checked(cmdp: Any) -> CMDP:
+    """A CMDP, and nothing else."""
+    if not isinstance(cmdp, CMDP):
+        raise InputError(f"cmdp is {shown(cmdp)}: give a capax.tabular.CMDP.")
+    return cmdp
 
 
 def trusted(cmdp: CMDP, **changes: Any) -> CMDP:
@@ -186,9 +199,9 @@ def factor(matrix: Any) -> Solver:
 
 def _policy(cmdp: CMDP, policy: Any) -> Float[Array, "S A"]:
     """A policy as probabilities `[S, A]`, checked."""
-    policy = np.asarray(policy)
+    policy = policy if isinstance(policy, np.ndarray) else _array("policy", policy)
     S, A = cmdp.S, cmdp.A
-    if policy.shape == (S,) and np.issubdtype(policy.dtype, np.integer):
+    if policy.shape == (S,) and policy.dtype.kind in "iu":
         if policy.min() < 0 or policy.max() >= A:
             raise InputError(f"policy names action {policy.min()} or {policy.max()}: give actions from 0 to {A - 1}.")
         return np.eye(A)[policy]
@@ -203,6 +216,8 @@ def _transitions(P: Any, S: int, A: int) -> Any:
     if sp.issparse(P):
         if P.shape != (S * A, S):
             raise InputError(f"sparse P has shape {P.shape}: give [S*A, S] = ({S * A}, {S}), with row s*A + a.")
+        if P.dtype.kind not in "biuf":
+            raise InputError(f"sparse P holds {P.dtype}: give real, finite entries.")
         P = sp.csr_array(P, dtype=np.float64, copy=True)
         _check_entries("P", P.data)
         rows = P
@@ -215,13 +230,28 @@ def _transitions(P: Any, S: int, A: int) -> Any:
     return P
 
 
+def _array(name: str, value: Any) -> Array:
+    try:
+        return np.asarray(value)
+    except Exception:  # whatever an object does when it is asked for its numbers
+        raise InputError(f"{name} is not an array of numbers: give real, finite entries.") from None
+
+
 def _numbers(name: str, value: Any) -> Array:
     try:
-        array = np.array(value, dtype=np.float64)  # a copy: what was checked cannot be changed from outside
-    except (TypeError, ValueError):
+        array = numbers(value)  # a copy: what was checked cannot be changed from outside
+    except Exception:
         raise InputError(f"{name} is not an array of numbers: give real, finite entries.") from None
     if not np.isfinite(array).all():
         raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity by a number.")
+    return array
+
+
+def _signal(name: str, value: Any) -> Array:
+    """Rewards, costs, or what is added to them."""
+    array = _numbers(name, value)
+    if np.abs(array).max(initial=0.0) > LARGEST_SIGNAL:
+        raise InputError(f"{name} has an entry beyond ±{LARGEST_SIGNAL:g}: count it in larger units.")
     return array
 
 
@@ -236,7 +266,8 @@ def _check_rows(name: str, rows: Any, place: Any) -> None:
     """Every row is a distribution; `place(i)` names row i for the message."""
     if not sp.issparse(rows):
         _check_entries(name, rows)
-    sums = np.asarray(rows.sum(axis=1)).ravel()
+    with np.errstate(over="ignore"):
+        sums = np.asarray(rows.sum(axis=1)).ravel()
     worst = int(np.abs(sums - 1.0).argmax())
     if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
         raise InputError(f"{place(worst)} sums to {sums[worst]:.9g}: make the probabilities of each row sum to 1.")

@@ -9,8 +9,14 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
+from capax.checks import between, numbers, room, whole
 from capax.errors import InputError
 from capax.tabular.cmdp import DENSE_STATES
+
+MOST_MASS = 1e100
+LEAST_MASS = 1e-100
+"""Pseudo-counts of a pair, at most and at least: their sums and ratios are floats."""
+as_mass = between(LEAST_MASS, MOST_MASS)
 
 
 class CountModel(NamedTuple):
@@ -28,29 +34,36 @@ class CountModel(NamedTuple):
     def init(cls, prior: Any, actions: int | None = None) -> CountModel:
         """No data yet. `prior` holds pseudo-counts; a sparse one needs the number of `actions`."""
         if sp.issparse(prior):
-            if actions is None or prior.shape[0] != prior.shape[1] * actions:
+            A = 0 if actions is None else whole("actions", actions)
+            if prior.ndim != 2 or prior.shape != (prior.shape[1] * A, prior.shape[1]) or 0 in prior.shape:
                 raise InputError(f"a sparse prior of shape {prior.shape} needs actions=A with shape [S*A, S].")
-            prior = sp.csr_array(prior)
+            if prior.dtype.kind not in "biuf":
+                raise InputError(f"sparse prior holds {prior.dtype}: give pseudo-counts >= 0.")
+            prior = sp.csr_array(prior, dtype=np.float64)
             counts: Any = sp.csr_array(prior.shape)
             entries = prior.data
         else:
             try:
-                prior = np.asarray(prior, dtype=np.float64)
-            except (TypeError, ValueError):
+                prior = numbers(prior)
+            except Exception:  # whatever an object does when it is asked for its numbers
                 raise InputError("prior is not an array of numbers: give pseudo-counts of shape [S, A, S].") from None
-            if prior.ndim != 3 or prior.shape[0] != prior.shape[2]:
-                raise InputError(f"prior has shape {prior.shape}: give pseudo-counts of shape [S, A, S].")
-            counts, actions, entries = np.zeros(prior.shape), prior.shape[1], prior
-        if not np.isfinite(entries).all() or entries.min(initial=0.0) < 0.0:
-            raise InputError("prior has a negative or non-finite entry: give pseudo-counts >= 0.")
-        if np.asarray(prior.sum(axis=-1)).min() <= 0.0:
+            if prior.ndim != 3 or prior.shape[0] != prior.shape[2] or 0 in prior.shape:
+                raise InputError(f"prior has shape {prior.shape}: give pseudo-counts of shape [S, A, S], S and A >= 1.")
+            counts, A, entries = np.zeros(prior.shape), prior.shape[1], prior
+            if actions is not None and whole("actions", actions) != A:
+                raise InputError(f"actions is {actions}, but prior has shape {prior.shape}: give {A}, or None.")
+        if not (entries <= MOST_MASS).all() or entries.min(initial=0.0) < 0.0:
+            raise InputError(
+                f"prior has a negative, huge or non-finite entry: give pseudo-counts from 0 to {MOST_MASS:g}."
+            )
+        if np.asarray(prior.sum(axis=-1)).min() < LEAST_MASS:
             raise InputError("prior leaves a pair (s, a) without any mass: give each pair a pseudo-count > 0.")
-        return cls(counts, prior, actions)
+        return cls(counts, prior, A)
 
     def fit(self, s: Int[Array, " T"], a: Int[Array, " T"], s_next: Int[Array, " T"]) -> CountModel:
         """The model with these transitions added."""
-        s, a, s_next = np.asarray(s), np.asarray(a), np.asarray(s_next)
-        if not (s.shape == a.shape == s_next.shape and all(np.issubdtype(x.dtype, np.integer) for x in (s, a, s_next))):
+        s, a, s_next = (_indices(x) for x in (s, a, s_next))
+        if not s.shape == a.shape == s_next.shape:
             raise InputError("s, a and s_next are not whole numbers of one length: give one index of each per step.")
         S = self.prior.shape[-1]
         for name, index, size in (("s", s, S), ("a", a, self.actions), ("s_next", s_next, S)):
@@ -83,12 +96,48 @@ class CountModel(NamedTuple):
         return total
 
 
+def _indices(value: Any) -> Int[Array, " T"]:
+    """Whole numbers in a row."""
+    try:
+        array = np.asarray(value)
+    except Exception:  # whatever an object does when it is asked for its numbers
+        array = np.zeros(())
+    if array.ndim != 1 or array.dtype.kind not in "iu":
+        raise InputError("s, a and s_next are not whole numbers of one length: give one index of each per step.")
+    return array
+
+
+def _cells(successors: Any) -> Int[Array, "S K"]:
+    """The cells that a step can reach, checked."""
+    try:
+        array = np.asarray(successors)
+    except Exception:
+        array = np.zeros(())
+    if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
+        raise InputError("successors is no table of whole numbers: give the cells that a step can reach, shape [S, K].")
+    if array.min() < 0 or array.max() >= len(array):
+        raise InputError(
+            f"successors holds {array.min()} to {array.max()}: give indices of states from 0 to {len(array) - 1}."
+        )
+    return array
+
+
+def _sizes(states: Any, actions: Any) -> tuple[int, int]:
+    """S and A of a dense prior, checked."""
+    sizes = {"states": whole("states", states), "actions": whole("actions", actions)}
+    room(sizes, "states", "actions", "states", each=8)
+    return sizes["states"], sizes["actions"]
+
+
 def neighbour_prior(successors: Int[Array, "S K"], actions: int, each: float = 1.0) -> Any:
     """`each` pseudo-counts for each of the K cells that a step from s can reach:  T̂ = (count + each)/(n + K·each).
 
     Dense `[S, A, S]`, or sparse `[S*A, S]` for many states.
     """
+    successors, each = _cells(successors), as_mass("each", each)
     S, K = successors.shape
+    actions = whole("actions", actions)
+    room({"states": S, "actions": actions, "successors": K}, "states", "actions", "successors", each=24)
     cells = np.repeat(successors, actions, axis=0)
     rows = np.repeat(np.arange(S * actions), K)
     prior = sp.csr_array(sp.coo_array((np.full(rows.size, each), (rows, cells.ravel())), shape=(S * actions, S)))
@@ -103,7 +152,10 @@ def pooled_prior(model: CountModel, successors: Int[Array, "S K"]) -> Float[Arra
     """
     if sp.issparse(model.prior):
         raise InputError("a pooled prior needs dense counts: use it for worlds of up to a few hundred states.")
+    successors = _cells(successors)
     (S, K), A = successors.shape, model.actions
+    if len(model.prior) != S:
+        raise InputError(f"successors has {S} rows: give one for each of the {len(model.prior)} states.")
     telling = (np.diff(np.sort(successors, axis=1), axis=1) > 0).all(1)
     by_direction = np.take_along_axis(model.counts, np.broadcast_to(successors[:, None, :], (S, A, K)), axis=2)
     total = by_direction[telling].sum(0) + 0.5  # [A, K], Jeffreys' prior for each action
@@ -116,9 +168,11 @@ def pooled_prior(model: CountModel, successors: Int[Array, "S K"]) -> Float[Arra
 
 def uniform_prior(states: int, actions: int, mass: float = 1.0) -> Float[Array, "S A S"]:
     """`mass` pseudo-counts, spread over all states: nothing is known of where a step may lead."""
-    return np.full((states, actions, states), mass / states)
+    states, actions = _sizes(states, actions)
+    return np.full((states, actions, states), as_mass("mass", mass) / states)
 
 
 def self_loop_prior(states: int, actions: int, mass: float = 1.0) -> Float[Array, "S A S"]:
     """`mass` pseudo-counts on staying: what was never tried is taken to do nothing."""
-    return np.repeat(mass * np.eye(states)[:, None, :], actions, axis=1)
+    states, actions = _sizes(states, actions)
+    return np.repeat(as_mass("mass", mass) * np.eye(states)[:, None, :], actions, axis=1)

@@ -9,9 +9,12 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
+from capax.checks import between, shown, whole, word
 from capax.errors import InputError
 from capax.tabular.cmdp import CMDP, DENSE_STATES
 
+MOST_SIZE = 8192
+"""Cells per side, at most: the transitions of such a world have 64 GiB."""
 SLIPS = ("any", "other", "torus")
 MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))
 """Up, down, left, right, as (row, column) steps."""
@@ -34,12 +37,10 @@ def gridworld(
     With probability `slip_probability` a move goes in a random direction: `any` of the four, or one of the three
     `other` ones; `torus` is `any` on a grid whose edges are joined.
     """
-    if size < 1:
-        raise InputError(f"size is {size}: give a grid of at least 1 cell per side.")
-    if slip not in SLIPS:
-        raise InputError(f"slip is {slip!r}: choose one of {', '.join(SLIPS)}.")
-    if not 0.0 <= slip_probability <= 1.0:
-        raise InputError(f"slip_probability is {slip_probability}: give a number from 0 to 1.")
+    if not isinstance(rng, np.random.Generator):
+        raise InputError(f"rng is {shown(rng)}: give numpy.random.default_rng(seed).")
+    size, slip = whole("size", size, most=MOST_SIZE), word("slip", slip, SLIPS)
+    slip_probability = between(0.0, 1.0)("slip_probability", slip_probability)
     S, A = size * size, len(MOVES)
     successors = _successors(size, torus=slip == "torus")
     cmdp = CMDP(

@@ -12,8 +12,9 @@ import scipy.sparse as sp
 from jaxtyping import Float
 from numpy import ndarray as Array
 
+from capax.checks import number, shown, word
 from capax.errors import InputError
-from capax.tabular.cmdp import CMDP, DENSE_STATES, evaluate_trusted, trusted
+from capax.tabular.cmdp import CMDP, DENSE_STATES, checked, evaluate_trusted, trusted
 from capax.tabular.lagrangian import optimum
 from capax.threads import one_blas_thread
 
@@ -49,28 +50,28 @@ def solve(cmdp: CMDP, limit: float, method: str = "auto", *, warm: Solution | No
     occupancies. Both are exact. `auto` is `lagrangian`, the faster one at every size that was measured; `warm`, the
     solution of a similar problem, makes it faster still.
     """
-    try:
-        limit = float(limit)
-    except (TypeError, ValueError):
-        raise InputError(f"limit is {limit!r}: give a number, the normalised cost that must not be exceeded.") from None
-    if math.isnan(limit):
-        raise InputError("limit is not a number (NaN): give the normalised cost that must not be exceeded.")
-    if method not in METHODS:
-        raise InputError(f"method is {method!r}: choose one of {', '.join(METHODS)}.")
+    cmdp = checked(cmdp)
+    limit = number(
+        "limit", limit, "a number, the normalised cost that must not be exceeded", lambda x: not math.isnan(x)
+    )
+    method = word("method", method, METHODS)
+    if warm is not None and not isinstance(warm, Solution):
+        raise InputError(f"warm is {shown(warm)}: give a solution of a similar problem, or None.")
     if warm is not None and warm.policy.shape != cmdp.r.shape:
         raise InputError(f"warm has a policy of shape {warm.policy.shape}: give a solution of shape {cmdp.r.shape}.")
     # powers of two, so that the scaling is exact: tolerances then mean the same for every CMDP
     earns, costs = _power_of_two(cmdp.r), _power_of_two(cmdp.c)
-    unit, price = trusted(cmdp, r=cmdp.r / earns, c=cmdp.c / costs), earns / costs
+    unit = trusted(cmdp, r=cmdp.r / earns, c=cmdp.c / costs)
     within = min(2.0, max(-2.0, limit / costs))  # costs are within ±1 there
     with one_blas_thread() if cmdp.S <= DENSE_STATES else nullcontext():
         if method == "highs":
             policy, multiplier, feasible = _highs(unit, within)
         else:
-            start = None if warm is None else (warm.multiplier / price, warm.policy.argmax(1))
+            start = None if warm is None else (warm.multiplier * costs / earns, warm.policy.argmax(1))
             policy, multiplier, feasible = _lagrangian(unit, within, start)
         reward, cost, visited = evaluate_trusted(cmdp, policy)
-    return Solution(policy, visited, reward, cost, multiplier * price, "optimal" if feasible else "infeasible")
+    status: Literal["optimal", "infeasible"] = "optimal" if feasible else "infeasible"
+    return Solution(policy, visited, reward, cost, float(multiplier) * earns / costs, status)
 
 
 def _power_of_two(x: Array) -> float:
@@ -104,7 +105,7 @@ def _highs(cmdp: CMDP, limit: float) -> tuple[Array, float, bool]:
     if found is None:
         found, _ = _highs_occupancy(cmdp, -cmdp.c, math.inf)
         if found is None or (found * cmdp.c).sum() <= limit:
-            raise RuntimeError(f"HiGHS could not solve a CMDP of {cmdp.S} states: use method='lagrangian'.")
+            raise InputError(f"HiGHS could not solve a CMDP of {cmdp.S} states: use method='lagrangian'.")
     return conditional(found, np.full(cmdp.r.shape, 1.0 / cmdp.A)), multiplier, feasible
 
 

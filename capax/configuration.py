@@ -1,0 +1,189 @@
+"""Which settings does a run have? Everything is checked and resolved before the first step, and kept as `config.json`."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from capax import __version__
+from capax.envs.adapt import Task
+from capax.errors import InputError
+from capax.paper.gridworld import LIMIT, RESTARTS
+from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, make_rule
+from capax.presets import settings_for
+from capax.runs import folder
+from capax.tabular.gridworld import World
+
+SAMPLES = 500
+"""Steps of an episode in a finite world (paper: 500)."""
+
+
+def configure(
+    subject: Task | World,
+    *,
+    made_by: str,
+    task: str | None,
+    steps: Any,
+    method: Any,
+    kappa: Any,
+    violation_rate: Any,
+    cost_limit: Any,
+    discounted: Any,
+    own_cost: bool,
+    initial_data: Any,
+    initial_policy: bool,
+    episode_steps: Any,
+    seed: Any,
+    preset: Any,
+    settings: Any,
+) -> dict[str, Any]:
+    """The settings of a run, as JSON has them."""
+    steps, seed = check_count(steps, "steps"), check_seed(seed)
+    finite = isinstance(subject, World)
+    methods, rules = (FINITE_METHODS, FINITE_RULES) if finite else (METHODS, RULES)
+    if not isinstance(method, str) or method not in methods:
+        where = " in a finite world" if finite else ""
+        raise InputError(f"the method is {method!r}: choose {', '.join(methods)}{where}.")
+    if not isinstance(discounted, bool | np.bool_ | None):
+        raise InputError(f"discounted is {discounted!r}: give True, False or None for the task's own convention.")
+    if kappa is not None and method != "cap":
+        raise InputError(f"kappa is {kappa!r}, but --method {method} has no κ to choose: leave it away, or use cap.")
+    chosen = checked_kappa(rules[0] if kappa is None else kappa, rules) if method == "cap" else None
+    make_rule("conformal", violation_rate)  # its rate is checked whether it is used or not
+    both = {
+        "kind": "finite" if finite else "box",
+        "method": method,
+        "kappa": chosen,
+        "steps": steps,
+        "seed": seed,
+        "version": __version__,
+        "commit": commit(),
+        "device": jax.devices()[0].device_kind,
+        "made_by": made_by,
+        "own_cost": own_cost,
+        "initial_policy": initial_policy,
+        "initial_data": str(initial_data) if isinstance(initial_data, str | Path) else initial_data is not None,
+    }
+    if isinstance(subject, World):
+        given = {
+            "cost": own_cost,
+            "initial_data": initial_data is not None,
+            "initial_policy": initial_policy,
+            "settings": bool(settings),
+            "discounted": discounted is not None and not discounted,
+        }
+        refused = [name for name, there in given.items() if there]
+        if refused:
+            raise InputError(f"{refused[0]} does not apply to a finite world, which is known but for its transitions.")
+        rest = of_world(subject, task, steps, cost_limit, episode_steps)
+    else:
+        rest = of_task(subject, steps, method, cost_limit, discounted, preset, settings)
+        rest["violation_rate"] = float(violation_rate)
+    config = {"task": None, **both, **rest}
+    folder.to_json(config)  # what JSON cannot hold is found here, not after the first episode
+    return config
+
+
+def of_task(
+    task: Task, steps: int, method: str, cost_limit: Any, discounted: Any, preset: Any, settings: Any
+) -> dict[str, Any]:
+    """What is the continuous agents' own."""
+    chosen = settings_for(preset, settings)
+    limit = checked_limit(task.cost_limit if cost_limit is None else cost_limit)
+    if limit is None and method in ("cap", "ccem"):
+        raise InputError(
+            f"{task.name} is not registered with a cost limit: give one with --cost-limit (cost_limit=), the cost "
+            "that an episode may have."
+        )
+    by_discount = bool(task.discounted if discounted is None else discounted)
+    if task.episode_steps is None and not by_discount:
+        raise InputError(
+            f"{task.name} sets no end to its episodes, so an undiscounted limit needs one: give --episode-steps "
+            "(episode_steps=), or say --discounted."
+        )
+    # an endless discounted episode is cut where what comes later weighs less than e^−10
+    length = round(10.0 / (1.0 - chosen.gamma)) if task.episode_steps is None else task.episode_steps
+    return {
+        "task": task.name,
+        "cost_limit": None if limit is None or math.isinf(limit) else limit,
+        "discounted": by_discount,
+        "gamma": chosen.gamma,
+        "preset": preset,
+        "episode_steps": length,
+        "capacity": max(min(chosen.buffer, steps + length), chosen.start_steps),
+        "obs_dim": task.obs_dim,
+        "action_low": task.low.tolist(),
+        "action_high": task.high.tolist(),
+        "action_shape": list(task.env.action_space.shape),
+        "action_dtype": str(task.env.action_space.dtype),
+        "settings": asdict(chosen),
+    }
+
+
+def of_world(world: World, task: str | None, steps: int, cost_limit: Any, episode_steps: Any) -> dict[str, Any]:
+    """What is the tabular agents' own; returns, costs and the limit are discounted and normalised, (1−γ) Σ γ^t c_t."""
+    samples = SAMPLES if episode_steps is None else check_count(episode_steps, "episode_steps")
+    limit = checked_limit(LIMIT if cost_limit is None else cost_limit)
+    return {
+        "task": task or "Gridworld",
+        "cost_limit": None if limit is None or math.isinf(limit) else limit,
+        "discounted": True,
+        "gamma": world.cmdp.gamma,
+        "episode_steps": samples,
+        "iterations": max(1, math.ceil(steps / samples) - 2),
+        "restarts": RESTARTS,
+        "states": world.cmdp.S,
+        "actions": world.cmdp.A,
+    }
+
+
+def checked_limit(limit: Any) -> float | None:
+    """A limit that a cost can be held against."""
+    if limit is None:
+        return None
+    if isinstance(limit, bool | str) or not isinstance(limit, int | float | np.number) or not float(limit) >= 0.0:
+        raise InputError(f"the cost limit is {limit!r}: give a number >= 0.")
+    return float(limit)
+
+
+def check_count(value: Any, name: str) -> int:
+    """A whole number that something can be done for."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 2**53:
+        raise InputError(f"{name} is {value!r}: give a whole number >= 1.")
+    return int(value)
+
+
+def check_seed(seed: Any) -> int:
+    """A number that all the streams can be seeded with."""
+    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**31:
+        raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
+    return int(seed)
+
+
+def path_of(out: Any) -> Path:
+    """A run folder's path."""
+    if not isinstance(out, str | Path) or not str(out) or str(out) == "." or "\0" in str(out):
+        raise InputError(f"the run folder is {out!r}: name a folder of its own.")
+    return Path(out)
+
+
+def commit() -> str | None:
+    """The commit of the source that runs, if it is a checkout; `CAPAX_COMMIT` says it for a copy of one."""
+    if "CAPAX_COMMIT" in os.environ:
+        return os.environ["CAPAX_COMMIT"]
+    try:
+        here = Path(__file__).parent
+        command = ["git", "-C", str(here), "rev-parse", "HEAD"]
+        inside = ["git", "-C", str(here), "ls-files", "--error-unmatch", __file__]
+        if subprocess.run(inside, capture_output=True, timeout=10).returncode:
+            return None  # another repository that capax happens to be installed in
+        return subprocess.run(command, capture_output=True, text=True, timeout=10).stdout.strip() or None
+    except (OSError, subprocess.TimeoutExpired):
+        return None

@@ -1,0 +1,147 @@
+"""What is a run made of? Agent and start follow from the settings in `config.json` alone: a resumed run has the same."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+
+from capax.agents.pets import Pets, PetsSettings
+from capax.agents.start import Random, Scripted
+from capax.conformal import Conformal
+from capax.envs.adapt import Cost, Task, make
+from capax.envs.gridworld import Gridworld
+from capax.errors import EnvironmentFailed, InputError
+from capax.kappa import PI, Adam, Fixed, Rule
+from capax.models.ensemble import EnsembleSettings
+from capax.paper import gridworld as paper
+from capax.planning.ccem import CEM
+from capax.tabular.gridworld import World
+from capax.tabular.sampler import WorldCollector
+from capax.types import Agent, Episode, Key, Spec
+
+METHODS = ("cap", "ccem", "cem", "random")
+RULES = ("conformal", "adam", "pi")
+FINITE_METHODS = (*METHODS, "calibrated")
+FINITE_RULES = ("pi",)
+
+
+class Parts(NamedTuple):
+    """What the loop needs beside a collector."""
+
+    agent: Agent[Any]
+    starter: Agent[Any] | None
+    start: float
+    """Random steps at the beginning; infinite where nothing is learned."""
+    spec: Spec
+    limit: float
+    """What violations are counted by."""
+
+
+def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[Any] | None = None) -> Parts:
+    """Of the run that `config` describes; `world` is that of a finite one, `starter` a policy to begin with."""
+    limit, spec = limits(config)
+    method = config["method"]
+    if world is not None:
+        agent, _ = paper.make_agent(world, finite_method(config), config["iterations"], spec.limit)
+        return Parts(agent, None, math.inf if method == "random" else config["episode_steps"], spec, limit)
+    action_dim = len(config["action_low"])
+    starter = starter or Random(action_dim)
+    if method == "random":
+        return Parts(Random(action_dim), starter, math.inf, spec, limit)
+    rule = Fixed(0.0) if method in ("ccem", "cem") else make_rule(config["kappa"], config["violation_rate"])
+    settings = settings_of(config)
+    agent = Pets(spec, rule, config["obs_dim"], action_dim, settings, config["capacity"])
+    start = 0 if config["initial_data"] and not config["initial_policy"] else settings.start_steps
+    return Parts(agent, starter, start, spec, limit)
+
+
+def limits(config: Mapping[str, Any]) -> tuple[float, Spec]:
+    """The limit that violations are counted by, and what the planner is held to (nothing, for CEM)."""
+    limit = math.inf if config["cost_limit"] is None else float(config["cost_limit"])
+    steps = None if config["kind"] == "finite" else config["episode_steps"]
+    return limit, Spec(math.inf if config["method"] == "cem" else limit, config["gamma"], config["discounted"], steps)
+
+
+def settings_of(config: Mapping[str, Any]) -> PetsSettings:
+    """The agent's settings, from their JSON."""
+    saved = config["settings"]
+    made = {"ensemble": EnsembleSettings(**saved["ensemble"]), "cem": CEM(**saved["cem"])}
+    return PetsSettings(**{**saved, **made})
+
+
+def make_rule(kappa: str | float, violation_rate: float) -> Rule:
+    """The rule that `--kappa` names, or a κ that stays."""
+    number = isinstance(violation_rate, int | float) and not isinstance(violation_rate, bool)
+    if not number or not 0.0 < violation_rate < 1.0:
+        raise InputError(f"the violation rate is {violation_rate!r}: give a number above 0 and below 1.")
+    named: dict[str, Rule] = {"conformal": Conformal(violation_rate), "adam": Adam(), "pi": PI(start=1.0)}
+    return named[kappa] if isinstance(kappa, str) and kappa in named else Fixed(float(kappa))
+
+
+def checked_kappa(kappa: Any, rules: tuple[str, ...]) -> str | float:
+    """A rule's name, or a κ that stays."""
+    if isinstance(kappa, str) and kappa in rules:
+        return kappa
+    try:
+        if isinstance(kappa, bool):
+            raise ValueError
+        return Fixed(float(kappa)).kappa
+    except InputError:
+        raise
+    except (TypeError, ValueError, OverflowError):
+        raise InputError(f"kappa is {kappa!r}: choose {', '.join(rules)}, or give a number >= 0.") from None
+
+
+def finite_method(config: Mapping[str, Any]) -> str:
+    """What the gridworld experiment calls the agent."""
+    if config["method"] == "calibrated":
+        return "calibrated"
+    if config["method"] == "cap":
+        return "adaptive" if config["kappa"] == "pi" else str(config["kappa"])
+    return "0"
+
+
+class Drawn(NamedTuple):
+    """Draws a finite world's episodes in compiled code, and has each of them written down."""
+
+    sampler: WorldCollector
+    note: Callable[[Episode], None]
+
+    def collect(self, agent: Agent[Any], state: Any, key: Key, most: int | None = None) -> Episode:
+        episode = self.sampler.collect(agent, state, key, most)
+        self.note(episode)
+        return episode
+
+
+def opened(env: Any, cost: Cost | None, episode_steps: int | None) -> Task | World:
+    """The environment of an id or a function: a finite world that is known but for its transitions, or a task."""
+    if isinstance(env, str):
+        spec = gym.registry.get(env)
+        if spec is not None and spec.entry_point == "capax.envs.gridworld:Gridworld":
+            inner = gym.make(env, disable_env_checker=True).unwrapped
+            assert isinstance(inner, Gridworld)
+            return inner.world
+    elif callable(env):
+        try:
+            made = env()
+        except InputError:
+            raise
+        except Exception as error:
+            raise EnvironmentFailed(f"the function that makes the environment raised {error!r}: mend it.") from error
+        inner = getattr(made, "unwrapped", made)
+        if isinstance(inner, Gridworld):
+            return inner.world
+        return make(lambda: made, cost=cost, episode_steps=episode_steps)
+    return make(env, cost=cost, episode_steps=episode_steps)
+
+
+def starter_of(task: Task, policy: Any) -> Scripted | None:
+    """A user's policy to begin with."""
+    if policy is None:
+        return None
+    if not callable(policy):
+        raise InputError(f"initial_policy is of type {type(policy).__name__}: give a function obs -> action.")
+    return Scripted(task.action_dim, policy, task)

@@ -1,0 +1,58 @@
+"""How is a run folder kept from being written by two processes at once?
+
+The lock belongs to an open file, not to the file's name: it goes with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from capax.errors import DiskFailed, FolderInUse
+
+try:
+    import fcntl
+except ImportError:  # Windows has no such locks: two processes are not told apart there
+    fcntl = None  # type: ignore[assignment]
+
+LOCK = ".lock"
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder, which is made if need be, or say who does."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / LOCK).open("a+")
+    except OSError as error:
+        raise DiskFailed(f"{folder} cannot be written ({error.strerror}): make it writable, or choose another folder.") from None
+    with file:
+        try:
+            if fcntl is not None:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FolderInUse(
+                f"{folder} is in use by {holder(folder)}: wait until it is done, or choose another folder."
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        try:
+            file.truncate(0)
+            file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
+            file.flush()
+        except OSError:
+            pass  # a full disk is told of by what matters more
+        yield
+
+
+def holder(folder: Path) -> str:
+    """Who holds the lock, as far as it says."""
+    try:
+        said = json.loads((folder / LOCK).read_text())
+        return f"process {int(said['process'])} on {str(said['host'])[:64]}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"
