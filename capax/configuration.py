@@ -16,9 +16,10 @@ from capax import __version__
 from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.paper.gridworld import LIMIT, RESTARTS
-from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, make_rule
+from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, make_rule, settings_of
 from capax.presets import settings_for
 from capax.runs import folder
+from capax.runs.run import Run
 from capax.tabular.gridworld import World
 
 SAMPLES = 500
@@ -144,6 +145,70 @@ def of_world(world: World, task: str | None, steps: int, cost_limit: Any, episod
     }
 
 
+def loaded(run: Run) -> dict[str, Any]:
+    """The settings of a run that is there, seen to be such."""
+    config = run.config
+    try:
+        wrong = [name for name, fits in expectations(config).items() if name not in config or not fits(config[name])]
+        if not wrong and config["kind"] == "box":
+            settings_of(config)
+    except (InputError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"config.json of {run.folder} is not this version's ({error}): train anew.") from None
+    if wrong:
+        raise InputError(f"config.json of {run.folder} is not this version's ({', '.join(wrong)}): train anew.")
+    return config
+
+
+def expectations(config: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
+    """What each setting has to be."""
+
+    def whole(value: Any) -> bool:
+        return type(value) is int and 1 <= value < 2**53
+
+    def number(value: Any) -> bool:
+        return type(value) in (int, float) and math.isfinite(value)
+
+    def truth(value: Any) -> bool:
+        return type(value) is bool
+
+    def numbers(value: Any) -> bool:
+        return isinstance(value, list) and len(value) > 0 and all(map(number, value))
+
+    def rule(value: Any) -> bool:
+        return value in FINITE_RULES or value in RULES or (number(value) and value >= 0)
+
+    finite = config.get("kind") == "finite"
+    both: dict[str, Callable[[Any], bool]] = {
+        "kind": lambda v: v in ("box", "finite"),
+        "task": lambda v: isinstance(v, str),
+        "method": lambda v: v in (FINITE_METHODS if finite else METHODS),
+        "kappa": lambda v: v is None if config.get("method") != "cap" else isinstance(v, str | int | float) and rule(v),
+        "steps": whole,
+        "seed": lambda v: type(v) is int and 0 <= v < 2**31,
+        "gamma": lambda v: number(v) and 0.0 < v < 1.0,
+        "cost_limit": lambda v: v is None or (number(v) and v >= 0.0),
+        "discounted": truth,
+        "episode_steps": whole,
+        "made_by": lambda v: v in ("id", "function"),
+        "own_cost": truth,
+        "initial_policy": truth,
+        "initial_data": lambda v: isinstance(v, str | bool),
+        "device": lambda v: isinstance(v, str),
+    }
+    if finite:
+        return both | dict.fromkeys(("iterations", "restarts", "states", "actions"), whole)
+    return both | {
+        "violation_rate": lambda v: number(v) and 0.0 < v < 1.0,
+        "capacity": whole,
+        "obs_dim": whole,
+        "action_low": numbers,
+        "action_high": lambda v: numbers(v) and len(v) == len(config["action_low"]),
+        "action_shape": lambda v: isinstance(v, list) and math.prod(v) == len(config["action_low"]),
+        "action_dtype": lambda v: v in ("float16", "float32", "float64"),
+        "settings": lambda v: isinstance(v, dict),
+    }
+
+
 def checked_limit(limit: Any) -> float | None:
     """A limit that a cost can be held against."""
     if limit is None:
@@ -169,8 +234,8 @@ def check_seed(seed: Any) -> int:
 
 def path_of(out: Any) -> Path:
     """A run folder's path."""
-    if not isinstance(out, str | Path) or not str(out) or str(out) == "." or "\0" in str(out):
-        raise InputError(f"the run folder is {out!r}: name a folder of its own.")
+    if not isinstance(out, str | Path) or not str(out) or "\0" in str(out):
+        raise InputError(f"the run folder is {out!r}: name a folder.")
     return Path(out)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from capax import video
 from capax.collect import EpisodeCollector
-from capax.configuration import check_count, check_seed, path_of
+from capax.configuration import check_count, check_seed, loaded, path_of
 from capax.envs.adapt import Cost, Task, make
 from capax.errors import InputError
 from capax.policy import restore
@@ -61,13 +61,14 @@ def evaluate(
     `env` and `cost` are needed again where the run was made with functions. `film` names an mp4 of the first episode.
     """
     run = run if isinstance(run, Run) else Run(path_of(run))
-    config = run.config
+    config = loaded(run)
     episodes, seed = check_count(episodes, "episodes"), check_seed(seed)
-    if config.get("kind") == "finite":
+    if config["kind"] == "finite":
         raise InputError(
             f"{run.folder} is of a finite world, whose rows already hold each policy's exact return and cost: read "
             "episodes.jsonl, or act with capax.load(run)."
         )
+    task_id = run.task
     agent, state = restore(run)
     if env is None and config["made_by"] == "function":
         raise InputError(
@@ -78,7 +79,7 @@ def evaluate(
     render = None if film is None else "rgb_array"
     if film is not None:
         prepare_film(Path(film), config["task"])
-    task = make(env or config["task"], cost=cost, episode_steps=config["episode_steps"], render_mode=render)
+    task = make(env or task_id, cost=cost, episode_steps=config["episode_steps"], render_mode=render)
     limit = math.inf if config["cost_limit"] is None else config["cost_limit"]
     spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"])
     try:

@@ -13,7 +13,7 @@ from numpy import ndarray as Array
 
 from capax.agents.pets import Pets
 from capax.agents.tabular import sample_action
-from capax.configuration import check_seed, path_of
+from capax.configuration import check_seed, loaded, path_of
 from capax.errors import InputError
 from capax.parts import parts
 from capax.runs.checkpoint import policy_state
@@ -86,8 +86,8 @@ class TablePolicy:
 def load(run: str | Path | Run, *, seed: int = 0) -> Policy | TablePolicy:
     """The policy of a run, as it was after its last episode."""
     run = run if isinstance(run, Run) else Run(path_of(run))
-    key, config = jr.key(check_seed(seed)), run.config
-    if config.get("kind") == "finite":
+    key, config = jr.key(check_seed(seed)), loaded(run)
+    if config["kind"] == "finite":
         return TablePolicy(policy_state(run.folder, config, None, told).policy, key)
     agent, state = restore(run)
     low, high = (np.array(config[name], np.float64) for name in ("action_low", "action_high"))
@@ -96,11 +96,8 @@ def load(run: str | Path | Run, *, seed: int = 0) -> Policy | TablePolicy:
 
 def restore(run: Run) -> tuple[Agent[Any], Any]:
     """The agent of a run and the part of its state that acting needs."""
-    config = run.config
-    try:
-        agent = parts(config).agent
-    except (KeyError, TypeError) as error:
-        raise InputError(f"config.json of {run.folder} was written by another version ({error}): train anew.") from None
+    config = loaded(run)
+    agent = parts(config).agent
     if not isinstance(agent, Pets):
         return agent, None
     state = policy_state(run.folder, config, agent.like(jr.key(0)), told)

@@ -14,7 +14,7 @@ import numpy as np
 
 from capax import __version__
 from capax.collect import EpisodeCollector
-from capax.configuration import check_count, configure, path_of
+from capax.configuration import check_count, configure, loaded, path_of
 from capax.envs.adapt import Cost, Task
 from capax.errors import DiskFailed, EnvironmentFailed, InputError, TrainingFailed
 from capax.initial import initial_episode
@@ -24,12 +24,13 @@ from capax.paper.gridworld import collector_of
 from capax.parts import Drawn, Parts, opened, parts, starter_of
 from capax.recording import Recorder, interrupted, reconcile
 from capax.runs import folder, journal
-from capax.runs.checkpoint import FREE, Checkpoints
+from capax.runs.checkpoint import FREE, Checkpoints, Saved
 from capax.runs.journal import Trace
 from capax.runs.live import Live
 from capax.runs.lock import locked
 from capax.runs.run import CONFIG, EPISODES, INTERRUPTED, Run
 from capax.tabular.gridworld import World
+from capax.types import Episode
 
 
 def train(
@@ -61,6 +62,8 @@ def train(
     there goes on instead of being refused.
     """
     path = path_of(out)
+    if not path.name:
+        raise InputError(f"the run folder is {str(path)!r}: name a folder of its own.")
     subject = opened(env, cost, episode_steps)
     try:
         config = configure(
@@ -87,7 +90,7 @@ def train(
         with locked(path):
             if resume and (path / CONFIG).exists():
                 same_settings(run, config)
-                return go_on(run, run.config | {"steps": config["steps"]}, made, subject)
+                return go_on(run, loaded(run) | {"steps": config["steps"]}, made, subject)
             prepare(run, force)
             folder.write(path / CONFIG, folder.to_json(config))
             at, checkpoints = begin(made.agent, jr.key(config["seed"]), initial), Checkpoints(path)
@@ -114,22 +117,17 @@ def resume(
     of a run that never stopped.
     """
     run = run if isinstance(run, Run) else Run(path_of(run))
-    config = run.config
+    config = loaded(run)
     again = "capax.resume(run, {}) in Python goes on with it."
-    if env is None and config.get("made_by") == "function":
+    if env is None and config["made_by"] == "function":
         raise InputError(f"{run.folder} was trained in an environment that a function made: {again.format('env=make')}")
-    if cost is None and config.get("own_cost"):
+    if cost is None and config["own_cost"]:
         raise InputError(f"{run.folder} was trained with a cost function: {again.format('cost=...')}")
     if steps is not None:
         config |= {"steps": check_count(steps, "steps")}
-    subject = opened(env or config["task"], cost, config.get("episode_steps"))
+    subject = opened(env or run.task, cost, config["episode_steps"])
     try:
-        try:
-            made = made_of(config, subject, initial_policy)
-        except (KeyError, TypeError, AssertionError) as error:
-            raise InputError(
-                f"config.json of {run.folder} was written by another version ({error!r}): train anew."
-            ) from None
+        made = made_of(config, subject, initial_policy)
         with locked(run.folder):
             return go_on(run, config, made, subject)
     finally:
@@ -175,6 +173,7 @@ def same_settings(run: Run, config: Mapping[str, Any]) -> None:
 
 def prepare(run: Run, force: bool) -> None:
     """An empty run folder; one that holds an episode, or a part of one, is only emptied by force."""
+    folder.plain(run.folder)
     began = run.folder / EPISODES
     nothing = began.is_file() and began.stat().st_size == 0 and not (run.folder / INTERRUPTED).exists()
     folder.prepare(run.folder, (CONFIG, EPISODES), force or (nothing and not journal.left_over(run.folder)))
@@ -190,11 +189,16 @@ def prepare(run: Run, force: bool) -> None:
 def go_on(run: Run, config: dict[str, Any], made: Parts, subject: Task | World) -> Run:
     """From the newest whole checkpoint to the end."""
     key, checkpoints = jr.key(config["seed"]), Checkpoints(run.folder)
+    folder.plain(run.folder)
     with on_disk(run):
         like = getattr(made.agent, "like", made.agent.init)(key)
         saved, warnings = checkpoints.newest(config, like)
-        if saved is None:
-            raise InputError(f"{run.folder} was stopped before it began, so nothing is lost: train anew with --force.")
+        if saved is None and run.episodes:
+            raise InputError(f"{run.folder} has episodes but no checkpoint: restore one, or train anew with --force.")
+        if saved is None:  # stopped before it began
+            at = begin(made.agent, key, logged(run, config, subject))
+            checkpoints.save(at, None, config)
+            saved = Saved(at, None, __version__)
         reconcile(run, saved)
         repeats = interrupted(run, made.limit, made.spec, "killed")
     at, rows = saved.progress, run.episodes
@@ -216,6 +220,15 @@ def go_on(run: Run, config: dict[str, Any], made: Parts, subject: Task | World) 
         )
     carry_out(run, config, made, subject, at, rows[-1] if rows else None, checkpoints, warnings, repeats)
     return run
+
+
+def logged(run: Run, config: Mapping[str, Any], subject: Task | World) -> list[Episode]:
+    """The data that a run begins with, read again."""
+    if not config["initial_data"] or isinstance(subject, World):
+        return []
+    if not isinstance(config["initial_data"], str):
+        raise InputError(f"{run.folder} was stopped before it began, so nothing is lost: train anew with --force.")
+    return [initial_episode(config["initial_data"], subject)]
 
 
 def carry_out(

@@ -22,6 +22,7 @@ import capax
 from capax import recording, training
 from capax.cli import main
 from capax.errors import DiskFailed, EnvironmentFailed, InputError
+from capax.runs.checkpoint import Checkpoints
 from capax.runs.lock import locked
 from capax.runs.run import Run
 
@@ -345,6 +346,24 @@ def test_nothing_left_that_is_whole(tmp_path, monkeypatch):
         InputError, match=r"no checkpoint in .* is whole .*: restore one, or train anew with --force\.$"
     ):
         resumed(tmp_path, AGENTS["cap conformal"])
+    with pytest.raises(InputError, match=r"has episodes but no checkpoint: restore one"):
+        resumed(tmp_path, AGENTS["cap conformal"])
+
+
+@pytest.mark.parametrize("name", ["cap conformal", "logged data", "tabular pi"])
+def test_a_run_that_was_stopped_before_it_began(name, whole, tmp_path, monkeypatch):
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    options, rows = AGENTS[name], whole[name].episodes
+    if name == "logged data":  # from a file, which can be read again
+        np.savez(tmp_path / "log.npz", **options["initial_data"])
+        options = options | dict(initial_data=tmp_path / "log.npz")
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", stop)
+        with pytest.raises(Stop):
+            capax.train(out=tmp_path / "run", **options)
+    assert timeless(resumed(tmp_path / "run", options).episodes) == timeless(rows)
 
 
 @pytest.mark.parametrize("rows", ["", "{}\n{}\n", "[]\n", "no JSON\n"])

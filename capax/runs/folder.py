@@ -29,6 +29,13 @@ def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
         raise InputError(f"--out {folder} already holds {', '.join(there)}: choose another folder, or add --force.")
 
 
+def plain(folder: Path) -> None:
+    """Refuse a folder in which a name leads elsewhere: what is written there would be written elsewhere."""
+    for path in [*folder.glob("*"), *folder.glob("*/*")]:
+        if path.is_symlink():
+            raise InputError(f"{path} is a link: a run folder holds plain files only, so put the file itself there.")
+
+
 def write(path: Path, data: bytes | str) -> None:
     """Write a file that appears whole or not at all."""
     with whole(path) as file:

@@ -107,7 +107,7 @@ def left_over(run: Path) -> Trace | None:
         counted = any(step == COUNTED for step in rest)
         seen = [step for step in rest if step != COUNTED]
         return Trace(int(head["episode"]), int(head["steps"]), str(head["phase"]), int(head["first"]), seen, counted)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
@@ -118,8 +118,9 @@ def _step(line: str) -> Any:
         if said == COUNTED:
             return said
         reward, cost, action, obs = said
-        return float(reward), float(cost), int(action), int(obs)
-    except (ValueError, TypeError):
+        step = float(reward), float(cost), int(action), int(obs)
+        return step if np.isfinite(step).all() else None
+    except (ValueError, TypeError, OverflowError, RecursionError):
         return None
 
 

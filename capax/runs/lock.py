@@ -29,7 +29,9 @@ def locked(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a+")
     except OSError as error:
-        raise DiskFailed(f"{folder} cannot be written ({error.strerror}): make it writable, or choose another folder.") from None
+        raise DiskFailed(
+            f"{folder} cannot be written ({error.strerror}): make it writable, or choose another folder."
+        ) from None
     with file:
         try:
             if fcntl is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,24 @@ class Run:
             raise InputError(f"{self.folder} holds no {CONFIG}: name a folder that capax train has written.") from None
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise InputError(f"{path} is not JSON: it was damaged, so restore it or train anew.") from None
         if not isinstance(config, dict) or "task" not in config or "method" not in config:
             raise InputError(f"{path} is not of capax train: name a folder that it has written.")
         return config
+
+    @property
+    def task(self) -> str:
+        """The environment's id. A module that it names is imported from anywhere but the run folder: nothing in there may
+        execute."""
+        task = self.config["task"]
+        module = str(task).rpartition(":")[0].partition(".")[0]
+        spec = PathFinder.find_spec(module) if module else None
+        homes = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
+        inside = self.folder.resolve()
+        if not isinstance(task, str) or any(inside in Path(home).resolve().parents for home in homes if home):
+            raise InputError(f"{self.folder} names a module of its own as its task ({task}): run folders hold no code.")
+        return task
 
     @property
     def episodes(self) -> list[dict[str, Any]]:
@@ -60,6 +74,12 @@ class Run:
         return rows
 
     def __str__(self) -> str:
+        try:
+            return self._summary()
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return f"{self.folder}: a run whose files say little ({error!r})"
+
+    def _summary(self) -> str:
         config, rows = self.config, self.episodes
         head = f"{config['task']}, {config['method']}, seed {config['seed']}"
         if not rows:

@@ -48,6 +48,8 @@ CLASSES: dict[str, Any] = {
         optax.ScaleByAdamState,
     )
 }
+WORDS = ("optimal", "infeasible")
+"""The only texts in a state: `Solution.status`."""
 DEEPEST = 64
 """Levels of nesting; a state has a handful."""
 
@@ -60,7 +62,7 @@ def fields_of(cls: Any) -> tuple[str, ...]:
 def flatten(value: Any, arrays: dict[str, Array]) -> Any:
     """JSON for a state; its arrays are put into `arrays`, named by their place there. A buffer is only described: its rows
     are kept in a log of their own, which grows."""
-    if value is None or isinstance(value, bool | str) or type(value) is int:
+    if value is None or isinstance(value, bool) or type(value) is int or (isinstance(value, str) and value in WORDS):
         return value
     if type(value) is float:
         return value if math.isfinite(value) else {"float": str(value)}
@@ -102,7 +104,7 @@ def unflatten(value: Any, arrays: Mapping[str, Array], logged: Logged, depth: in
     """The state that JSON and arrays stand for; raises `Damaged` for anything that `flatten` would not have written."""
     if depth > DEEPEST:
         raise Damaged("it is nested too deeply")
-    if value is None or isinstance(value, bool | str | int | float):
+    if value is None or isinstance(value, bool | int | float) or value in WORDS:
         return value
     try:
         return _unflatten(value, arrays, logged, depth + 1)
@@ -145,6 +147,8 @@ def check(value: Any, like: Any, where: str = "state") -> None:
         if not isinstance(value, jax.Array | np.ndarray) or value.shape != like.shape or value.dtype != like.dtype:
             got = f"{value.dtype}{list(value.shape)}" if hasattr(value, "shape") else type(value).__name__
             raise Damaged(f"its {where} is {got}, this run's {like.dtype}{list(like.shape)}")
+        return
+    if isinstance(like, int | float | np.generic) and isinstance(value, int | float | np.generic):
         return
     if type(value) is not type(like):
         raise Damaged(f"its {where} is of type {type(value).__name__}, this run's {type(like).__name__}")

@@ -16,7 +16,7 @@ from capax.tabular.cmdp import DENSE_STATES
 MOST_MASS = 1e100
 LEAST_MASS = 1e-100
 """Pseudo-counts of a pair, at most and at least: their sums and ratios are floats."""
-as_mass = between(LEAST_MASS, MOST_MASS)
+as_mass = between(1e10 * LEAST_MASS, 1e-10 * MOST_MASS)
 
 
 class CountModel(NamedTuple):
