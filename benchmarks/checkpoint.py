@@ -78,13 +78,15 @@ def images(folder: Path, count: int, parameters: int) -> None:
     disk = sum(path.stat().st_size for path in (folder / "checkpoints").iterdir()) / MIB
     total = sum(took)
     print(f"{count} images and {parameters} parameters: {held:.0f} MiB in memory, {disk:.0f} MiB on disk")
-    tenth = len(took) // 10
+    tenth, ms = len(took) // 10, [1e3 * seconds for seconds in took]
     print(
-        f"  a checkpoint every {EPISODE} images: median {1e3 * statistics.median(took):.0f} ms, slowest {1e3 * max(took):.0f} ms; "
-        f"first tenth {1e3 * statistics.median(took[:tenth]):.0f} ms, last tenth {1e3 * statistics.median(took[-tenth:]):.0f} ms"
+        f"  a checkpoint every {EPISODE} images: median {statistics.median(ms):.0f} ms, slowest {max(ms):.0f} ms; "
+        f"first tenth {statistics.median(ms[:tenth]):.0f} ms, last tenth {statistics.median(ms[-tenth:]):.0f} ms"
     )
     share = total / (FASTEST * count / 200_000)
-    print(f"  all {len(took)}: {total:.1f} s, {100 * share:.1f} % of a training in {FASTEST * count / 200_000 / 60:.0f} minutes")
+    print(
+        f"  all {len(took)}: {total:.1f} s, {100 * share:.1f} % of a training in {FASTEST * count / 200_000 / 60:.0f} minutes"
+    )
     print(f"  memory on top while saving: {peak:.0f} MiB ({100 * peak / held:.1f} %)")
     like = ImageState(weights, moments, seen(frames, 0))
     del frames, state, last, fresh
@@ -123,7 +125,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--parameters", type=int, default=5_000_000)
-    parser.add_argument("--folder", type=Path, default=None, help="where to write; a temporary folder if it is not given")
+    parser.add_argument(
+        "--folder", type=Path, default=None, help="where to write; a temporary folder if it is not given"
+    )
     options = parser.parse_args()
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:

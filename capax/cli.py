@@ -25,8 +25,10 @@ from capax import __version__
 from capax.errors import STOPS, InputError
 from capax.leaving import Told, leaving
 from capax.paper import gridworld as experiment
+from capax.paper.partial import WORLDS, finished, kept
 from capax.runs import folder
-from capax.runs.run import Run
+from capax.runs.lock import locked
+from capax.runs.run import CONFIG, Run
 
 T = TypeVar("T")
 FILES = ("episodes.jsonl", "table.json", "world.json", "figure.png", "world.png")
@@ -40,6 +42,8 @@ class Gridworld(experiment.Settings):
     """Folder for episodes.jsonl, table.json, world.json, figure.png and world.png; nothing is kept without it."""
     force: bool = False
     """Overwrite these files if they are there."""
+    resume: bool = False
+    """Go on with an experiment that was stopped; begin one if there is none."""
     json: bool = False
     """Print the table as JSON, and nothing else, on standard output."""
 
@@ -47,19 +51,37 @@ class Gridworld(experiment.Settings):
         """Nothing: `run_gridworld` checks, so that what is wrong is said in our one sentence and not in a box."""
 
     def run(self) -> None:
-        run_gridworld(self)
+        settings, out = self.settings, self.out
+        if out is None:
+            run_gridworld(self, settings, None)
+            return
+        if not out.name:
+            raise InputError("--out is empty: name a folder for the results, or leave --out away.")
+        if self.force and self.resume:
+            raise InputError("--force and --resume contradict each other: give one of them.")
+        going = self.resume and (out / WORLDS).exists()
+        if self.resume and not going and all((out / name).exists() for name in FILES):
+            print(f"{out} is complete: {', '.join(FILES)}")
+            return
+        folder.prepare(out, (*FILES, WORLDS), self.force or going)
+        with locked(out):
+            run_gridworld(self, settings, finished(out / WORLDS, settings) if going else None)
+
+    @property
+    def settings(self) -> experiment.Settings:
+        return experiment.Settings(**{f: getattr(self, f) for f in experiment.Settings.__dataclass_fields__})
 
 
-def run_gridworld(command: Gridworld) -> None:
-    """`capax gridworld`."""
+def run_gridworld(
+    command: Gridworld, settings: experiment.Settings, done: dict[int, experiment.WorldResult] | None
+) -> None:
+    """`capax gridworld`; `done` are the worlds that need not be run again, None for an experiment that begins."""
     from capax.report import gridworld as report  # Matplotlib takes a while to import, and errors should not
 
-    if command.out is not None and not command.out.name:
-        raise InputError("--out is empty: name a folder for the results, or leave --out away.")
-    settings = experiment.Settings(**{f: getattr(command, f) for f in experiment.Settings.__dataclass_fields__})
+    found = experiment.run_worlds(settings, done)
     if command.out is not None:
-        folder.prepare(command.out, FILES, command.force)
-    results = list(progress(experiment.run_worlds(settings), settings.worlds, "worlds"))
+        found = kept(command.out / WORLDS, settings, found, done)
+    results = list(progress(found, settings.worlds, "worlds"))
     rows = [row for result in results for row in result.rows]
     table = experiment.table(rows)
     if command.out is not None:
@@ -75,6 +97,7 @@ def run_gridworld(command: Gridworld) -> None:
         }
         for name in FILES:  # one after the other: should a picture fail, the rows are there
             folder.write(command.out / name, made[name]())
+        (command.out / WORLDS).unlink()
     if command.json:
         sys.stdout.write(folder.to_json(table))
         return
@@ -176,6 +199,10 @@ class Resume:
     def run(self) -> None:
         use_device(self.device)
         sys.path.append(os.getcwd())
+        if (self.folder / WORLDS).exists() and not (self.folder / CONFIG).exists():
+            raise InputError(
+                f"{self.folder} holds an experiment of capax gridworld: give that command again, with --resume."
+            )
         from capax.training import resume
 
         with leaving(lambda: how_to_go_on(self.folder)):

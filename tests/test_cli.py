@@ -107,7 +107,7 @@ def test_module_is_the_command():
 
 
 def test_out_holds_the_files_and_nothing_else(folder):
-    assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
+    assert sorted(path.name for path in folder.iterdir()) == sorted((".lock", *FILES))
 
 
 def test_rows_are_one_json_object_a_line_and_make_the_table(folder):
@@ -200,13 +200,13 @@ def test_a_folder_in_the_place_of_a_file_is_refused_even_with_force(tmp_path, ca
 
 
 def test_interrupting_writes_nothing(tmp_path, capsys, monkeypatch):
-    def interrupted(settings: Any) -> Any:
+    def interrupted(settings: Any, done: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("capax.paper.gridworld.run_worlds", interrupted)
     with pytest.raises(SystemExit) as stop:
         main([*SMALL, "--out", str(tmp_path)])
-    assert stop.value.code == 130 and list(tmp_path.iterdir()) == []
+    assert stop.value.code == 130 and [path.name for path in tmp_path.iterdir()] == [".lock"]
     assert capsys.readouterr().err.count("\n") == 1
 
 

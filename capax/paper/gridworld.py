@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -117,20 +117,32 @@ class WorldResult(NamedTuple):
     """The last policy of each method."""
 
 
-def run_worlds(settings: Settings) -> Iterator[WorldResult]:
-    """The results of worlds 0, 1, …, in that order."""
+def run_worlds(settings: Settings, done: Mapping[int, WorldResult] | None = None) -> Iterator[WorldResult]:
+    """The results of worlds 0, 1, …, in that order; those that are `done` are not run again."""
+    done = done or {}
+    left = [number for number in range(settings.worlds) if number not in done]
+    fresh = _results(settings, left) if left else iter(())
+    try:
+        for number in range(settings.worlds):
+            yield done[number] if number in done else next(fresh)
+    finally:
+        if isinstance(fresh, Generator):
+            fresh.close()
+
+
+def _results(settings: Settings, numbers: Sequence[int]) -> Iterator[WorldResult]:
     one = partial(run_world, settings)
     if settings.jobs == 1:
-        yield from map(one, range(settings.worlds))
+        yield from map(one, numbers)
         return
     # spawned, not forked: JAX does not survive a fork
     pool = ProcessPoolExecutor(
-        min(settings.jobs, settings.worlds),
+        min(settings.jobs, len(numbers)),
         mp_context=get_context("spawn"),
         initializer=_leave_interrupts_to_the_parent,
     )
     try:
-        yield from pool.map(one, range(settings.worlds))
+        yield from pool.map(one, numbers)
     except KeyboardInterrupt:
         # a second interrupt must not break the shutdown, or the workers stay
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
