@@ -109,14 +109,15 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
 def numbers(value: Any) -> Array:
     """A float64 copy of a number, or of an array or nested list of numbers; TypeError or ValueError where it is none.
 
-    Words, dates, objects and complex numbers are none, although numpy would make floats of some of them.
+    Words, dates, objects and complex numbers are none, although numpy would make floats of some of them; what is masked
+    is NaN.
     """
     if isinstance(value, int | Fraction | Decimal):
         try:
             return np.array(float(value))
         except OverflowError:
             return np.array(np.inf)
-    array = np.asarray(value)
+    array = np.asarray(value.filled(np.nan) if isinstance(value, np.ma.MaskedArray) else value)
     if array.dtype.kind not in "biuf" and array.dtype.isbuiltin != 2:  # 2: bfloat16 and its like
         raise TypeError(f"{array.dtype} is no type of numbers")
     with np.errstate(all="ignore"):  # what float64 cannot hold is infinite

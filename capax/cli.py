@@ -161,9 +161,10 @@ class Train:
         out = self.out if self.out is not None else Path("runs") / f"{plain}-{self.method}-{self.seed}"
         if str(self.out) == "":
             raise InputError("--out is empty: name a folder for the run, or leave --out away.")
+        done = self.resume and (out / CONFIG).exists() and complete(out, self.steps)
         with leaving(lambda: how_to_go_on(out)):
             run = self.train(train, out)
-        print(run)
+        print(f"already complete: {run}" if done else run)
 
     def train(self, train: Callable[..., Run], out: Path) -> Run:
         return train(
@@ -206,8 +207,16 @@ class Resume:
         from capax.training import resume
 
         with leaving(lambda: how_to_go_on(self.folder)):
+            done = complete(self.folder, self.steps)
             run = resume(self.folder, steps=self.steps)
-        print(run)
+        print(f"already complete: {run}" if done else run)
+
+
+def complete(out: Path, steps: int | None) -> bool:
+    """Whether a run has all the steps that it is to have."""
+    run = Run(out)
+    rows, wanted = run.episodes, run.config.get("steps") if steps is None else steps
+    return bool(rows) and isinstance(wanted, int) and rows[-1].get("steps", 0) >= wanted
 
 
 def how_to_go_on(out: Path) -> str:

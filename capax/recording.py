@@ -134,7 +134,9 @@ def reconcile(run: Run, saved: Saved) -> None:
         there = run.interrupted
         moved = [{**row, "reason": "its checkpoint is lost"} for row in lost]
         folder.append(run.folder / INTERRUPTED, folder.to_jsonl(row for row in moved if row not in there))
-    folder.write(path, folder.to_jsonl(rows[:number]))
+    text = folder.to_jsonl(rows[:number])
+    if not path.exists() or path.read_bytes() != text.encode():
+        folder.write(path, text)
 
 
 def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violations: int) -> dict[str, Any]:
@@ -193,9 +195,9 @@ def rate(steps: int, seconds: float) -> float:
 
 
 def interrupted(run: Run, limit: float, spec: Spec, reason: str) -> Trace | None:
-    """Count what a stopped episode has left, unless its row is there: then only the dropping of the journal was missed."""
+    """Count what a stopped episode has left, unless it is safe: then only the dropping of the journal was missed."""
     trace = journal.left_over(run.folder)
-    if trace is not None and trace.number < len(run.episodes):
-        (run.folder / journal.RUNNING).unlink()
+    if trace is None or trace.number < max(len(run.episodes), Checkpoints(run.folder).number):
+        (run.folder / journal.RUNNING).unlink(missing_ok=True)
         return None
     return journal.count(run.folder, limit, spec, reason)

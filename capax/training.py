@@ -90,11 +90,11 @@ def train(
         with locked(path):
             if resume and (path / CONFIG).exists():
                 same_settings(run, config)
-                return go_on(run, loaded(run) | {"steps": config["steps"]}, made, subject)
+                return go_on(run, loaded(run) | {"steps": config["steps"]}, made, subject, initial)
             prepare(run, force)
-            folder.write(path / CONFIG, folder.to_json(config))
             at, checkpoints = begin(made.agent, jr.key(config["seed"]), initial), Checkpoints(path)
             with on_disk(run):
+                folder.write(path / CONFIG, folder.to_json(config))
                 checkpoints.save(at, None, config)
             carry_out(run, config, made, subject, at, None, checkpoints)
     finally:
@@ -178,6 +178,7 @@ def prepare(run: Run, force: bool) -> None:
     nothing = began.is_file() and began.stat().st_size == 0 and not (run.folder / INTERRUPTED).exists()
     folder.prepare(run.folder, (CONFIG, EPISODES), force or (nothing and not journal.left_over(run.folder)))
     with on_disk(run):
+        folder.sweep(run.folder, "capax", CONFIG, EPISODES)
         Checkpoints(run.folder).clear()
         for name in (EPISODES, INTERRUPTED, journal.RUNNING):
             (run.folder / name).unlink(missing_ok=True)
@@ -186,21 +187,24 @@ def prepare(run: Run, force: bool) -> None:
         (run.folder / EPISODES).touch()
 
 
-def go_on(run: Run, config: dict[str, Any], made: Parts, subject: Task | World) -> Run:
-    """From the newest whole checkpoint to the end."""
+def go_on(
+    run: Run, config: dict[str, Any], made: Parts, subject: Task | World, initial: list[Episode] | None = None
+) -> Run:
+    """From the newest whole checkpoint to the end; `initial` is what the run begins with, if it is at hand."""
     key, checkpoints = jr.key(config["seed"]), Checkpoints(run.folder)
     folder.plain(run.folder)
     with on_disk(run):
         like = getattr(made.agent, "like", made.agent.init)(key)
+        folder.sweep(run.folder, "capax", CONFIG, EPISODES)
         saved, warnings = checkpoints.newest(config, like)
         if saved is None and run.episodes:
             raise InputError(f"{run.folder} has episodes but no checkpoint: restore one, or train anew with --force.")
         if saved is None:  # stopped before it began
-            at = begin(made.agent, key, logged(run, config, subject))
+            at = begin(made.agent, key, logged(run, config, subject) if initial is None else initial)
             checkpoints.save(at, None, config)
             saved = Saved(at, None, __version__)
-        reconcile(run, saved)
         repeats = interrupted(run, made.limit, made.spec, "killed")
+        reconcile(run, saved)
     at, rows = saved.progress, run.episodes
     if at.steps >= config["steps"]:
         return run
@@ -210,7 +214,8 @@ def go_on(run: Run, config: dict[str, Any], made: Parts, subject: Task | World) 
             "goes on with it."
         )
     if config != run.config:
-        folder.write(run.folder / CONFIG, folder.to_json(config))
+        with on_disk(run):
+            folder.write(run.folder / CONFIG, folder.to_json(config))
     if saved.version != __version__:
         warnings.append(f"the run was begun with capax {saved.version}, this is {__version__}: rows may differ.")
     here = jax.devices()[0].device_kind

@@ -422,6 +422,16 @@ def test_an_error_is_restated_in_the_uncertainty_of_the_last_episode():
     assert state.errors == (3.0, 0.0) and state.kappa == 1.5 and rule.report(state)["quantile"] == 1.5
 
 
+def test_an_absurd_plan_leaves_a_state_of_finite_numbers():
+    # −1e300 · 1e20 is beyond a float
+    state = Conformal().update(ConformalState(), Feedback(9.0, 1.0, False, -1e300, 1e300, 1e20))
+    assert np.isfinite(state.errors).all() and np.isfinite(state[:3]).all()
+    # (κ + ½ · 1e30) · 1e90, seen again in an uncertainty of 1e-300
+    state = Conformal().update(ConformalState(), Feedback(0.0, 1.0, False, 1e300, 1e300, 1e90))
+    state = Conformal().update(state, Feedback(0.0, 1.0, False, 0.0, 1.0, 1e-300))
+    assert state.kappa == 1e30
+
+
 def test_the_given_state_is_left_as_it_is():
     state = ConformalState(0.7, 0.2, 0.1, (0.5,))
     Conformal().update(state, Feedback(2.0, 1.0, False, 0.4, 1.0))

@@ -508,7 +508,9 @@ def test_a_folder_in_use_is_refused(tmp_path, monkeypatch, capsys):
                 main(command)
             assert f"is in use by process {os.getpid()} on " in capsys.readouterr().err
     main(["resume", str(tmp_path)])
-    main(["resume", str(tmp_path)])  # already complete
+    assert not capsys.readouterr().out.startswith("already complete")
+    main(["resume", str(tmp_path)])
+    assert capsys.readouterr().out.startswith(f"already complete: {tmp_path}: ")
 
 
 def test_a_lock_that_a_dead_process_left_is_not_in_the_way(tmp_path):

@@ -53,12 +53,14 @@ class Checkpoints:
 
     def clear(self) -> None:
         """Forget an earlier run."""
-        for path in [*self.folder.glob("*"), *self.folder.glob(".*")]:
+        for path in self.folder.glob("*"):
             path.unlink()
 
     def save(self, progress: Progress, row: Mapping[str, Any] | None, config: Mapping[str, Any]) -> None:
         """Add a checkpoint; the third newest goes."""
-        self.folder.mkdir(exist_ok=True)
+        if not self.folder.exists():
+            self.folder.mkdir()
+            folder.sync(self.folder.parent)
         buffer = tree.buffer_of(progress.state)
         if buffer is not None:
             self._log(buffer)
@@ -81,8 +83,13 @@ class Checkpoints:
 
     def names(self) -> list[Path]:
         """The checkpoints, newest first."""
-        found = self.folder.glob("episode-*.safetensors")
+        found = [path for path in self.folder.glob("episode-*.safetensors") if path.stem[8:].isdecimal()]
         return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+
+    @property
+    def number(self) -> int:
+        """Episodes that the newest checkpoint has seen, whole or not; 0 without one."""
+        return max((int(path.stem[8:]) for path in self.names()), default=0)
 
     def newest(self, config: Mapping[str, Any], like: Any) -> tuple[Saved | None, list[str]]:
         """The newest whole checkpoint, to go on from, and warnings; damaged ones are set aside. None if there is none.

@@ -16,7 +16,7 @@ def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
     """Make the folder and see that the files `names` can be written; refuse if one is there, unless `force`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".capax-{os.getpid()}"
+        probe = folder / f".capax.{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -57,10 +57,22 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def append(path: Path, data: str) -> None:
-    """Add to a file; it is on the disk when this returns."""
-    with path.open("a") as file:
-        file.write(data)
+def sweep(folder: Path, *names: str) -> None:
+    """Drop what processes have left that were stopped while they wrote files of these names; they are long gone."""
+    for name in names:
+        for path in folder.glob(f".{name}.*"):
+            path.unlink()
+
+
+def append(path: Path, lines: str) -> None:
+    """Add lines to a file; they are on the disk when this returns. A last line that was not written to its end goes."""
+    with path.open("a+b") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read() != b"\n":
+                file.seek(0)
+                file.truncate(file.read().rfind(b"\n") + 1)
+        file.write(lines.encode())
         file.flush()
         os.fsync(file.fileno())
 

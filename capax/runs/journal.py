@@ -18,7 +18,6 @@ from capax.runs import folder
 from capax.types import Episode, Spec
 
 RUNNING, INTERRUPTED = "running.jsonl", "interrupted.jsonl"
-COUNTED = "counted"
 Seen = tuple[float, float, int, int]
 """Reward, cost, and checksums of the action and of the observation after it."""
 
@@ -33,8 +32,8 @@ class Trace(NamedTuple):
     first: int
     """Checksum of the first observation."""
     seen: list[Seen]
-    counted: bool
-    """Already in `interrupted.jsonl`."""
+    after: int
+    """Lines of `interrupted.jsonl` when it began; there are more once it is counted."""
 
 
 def checksum(array: Any) -> int:
@@ -45,7 +44,7 @@ class Journal:
     """Writes the episode that is being played, and compares it with the one that it repeats, if it does."""
 
     def __init__(self, run: Path, repeats: Trace | None = None) -> None:
-        self._path = run / RUNNING
+        self._path, self._after = run / RUNNING, _lines(run / INTERRUPTED)
         self._file: TextIO | None = None
         self._repeats = repeats
         self._step = 0
@@ -62,7 +61,8 @@ class Journal:
             elif self._repeats.first != first:
                 self._differ("its first observation")
         self._file, self._step = self._path.open("w", buffering=1), 0
-        self._file.write(json.dumps({"episode": number, "steps": before, "phase": phase, "first": first}) + "\n")
+        head = {"episode": number, "steps": before, "phase": phase, "first": first, "after": self._after}
+        self._file.write(json.dumps(head) + "\n")
 
     def step(self, reward: float, cost: float, action: Any, obs: Any) -> None:
         """A step was taken; a killed process loses none that it has seen."""
@@ -102,21 +102,18 @@ class Journal:
 def left_over(run: Path) -> Trace | None:
     """What an interrupted episode has left; None if there is nothing, or nothing to be read."""
     try:
-        lines = (run / RUNNING).read_text().splitlines()
+        lines = (run / RUNNING).read_bytes().splitlines()
         head, *rest = [json.loads(line) for line in lines[:1]] + [whole for line in lines[1:] if (whole := _step(line))]
-        counted = any(step == COUNTED for step in rest)
-        seen = [step for step in rest if step != COUNTED]
-        return Trace(int(head["episode"]), int(head["steps"]), str(head["phase"]), int(head["first"]), seen, counted)
+        number, before, first, after = (int(head[name]) for name in ("episode", "steps", "first", "after"))
+        return Trace(number, before, str(head["phase"]), first, rest, after)
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
 
 
-def _step(line: str) -> Any:
+def _step(line: bytes) -> Any:
     """A line of the journal; None for one that was not written to its end."""
     try:
         said = json.loads(line)
-        if said == COUNTED:
-            return said
         reward, cost, action, obs = said
         step = float(reward), float(cost), int(action), int(obs)
         return step if np.isfinite(step).all() else None
@@ -146,8 +143,11 @@ def interrupted_row(trace: Trace, limit: float, spec: Spec, reason: str) -> dict
 def count(run: Path, limit: float, spec: Spec, reason: str) -> Trace | None:
     """Add what an interrupted episode has left to `interrupted.jsonl`, once, and return it."""
     trace = left_over(run)
-    if trace is not None and not trace.counted and trace.seen:
+    if trace is not None and trace.seen and _lines(run / INTERRUPTED) <= trace.after:
         folder.append(run / INTERRUPTED, json.dumps(interrupted_row(trace, limit, spec, reason)) + "\n")
-        with (run / RUNNING).open("a") as file:
-            file.write(f"\n{json.dumps(COUNTED)}\n")
     return trace
+
+
+def _lines(path: Path) -> int:
+    """Lines that were written to their end."""
+    return path.read_bytes().count(b"\n") if path.exists() else 0

@@ -63,7 +63,7 @@ class Run:
         if not path.exists():
             return []
         try:
-            whole, _, _ = path.read_text().rpartition("\n")  # a last line without an end was not written to its end
+            whole, _, _ = path.read_bytes().rpartition(b"\n")  # a last line without an end was not written to its end
             rows = [json.loads(line) for line in whole.splitlines() if line]
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from None
