@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy import ndarray as Array
 
-from capax.types import Episode
+from capax.errors import Damaged
+from capax.types import Episode, Record
 
 COLUMNS = ("obs", "action", "reward", "cost", "next_obs", "terminated")
 
@@ -46,10 +49,36 @@ class Buffer(NamedTuple):
         grown: dict[str, Any] = {name: np.concatenate([getattr(self, name), new[name]])[-most:] for name in COLUMNS}
         return Buffer(**grown, added=self.added + len(episode.reward))
 
-    def since(self, count: int) -> dict[str, Array]:
-        """What came in after the first `count` transitions, as far as it is still held."""
+    def since(self, count: int) -> list[Record]:
+        """What came in after the first `count` transitions, as far as it is still held, for a log."""
         new = min(self.added - count, self.size)
-        return {name: getattr(self, name)[self.size - new :] for name in COLUMNS}
+        return [({name: getattr(self, name)[self.size - new :] for name in COLUMNS}, self.added)]
+
+    @classmethod
+    def restored(cls, log: Iterable[Record], size: int, added: int, most: int) -> Buffer:
+        """The buffer that held the last `size` of `added` transitions; no more than `most` bytes are taken for it."""
+        columns: dict[str, Any] = {}
+        filled, first = 0, added - size
+        for arrays, after in log:
+            rows = len(arrays["reward"])
+            if not columns:
+                width = sum(math.prod(arrays[name].shape[1:]) * arrays[name].itemsize for name in COLUMNS)
+                if size * width > most:
+                    raise Damaged(f"{size} transitions do not fit into it")
+                columns = {n: np.empty((size, *arrays[n].shape[1:]), arrays[n].dtype) for n in COLUMNS}
+            begin, end, before = max(first, after - rows), min(added, after), after - rows
+            if begin < end:
+                for name, column in columns.items():
+                    column[begin - first : end - first] = arrays[name][begin - before : end - before]
+                filled += end - begin
+        if filled != size:
+            raise Damaged(f"it holds {filled} of {size} transitions")
+        return cls(**columns, added=added)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Type and shape of a row of each array."""
+        return {name: (getattr(self, name).dtype, getattr(self, name).shape[1:]) for name in COLUMNS}
 
     def padded(self, capacity: int) -> Buffer:
         """With zeros appended up to `capacity`, so that a growing buffer keeps the shape that was compiled for."""

@@ -119,8 +119,8 @@ class Train:
     margin in standard errors, for finite worlds."""
     kappa: str | None = None
     """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (pi in a finite world)."""
-    violation_rate: float = 0.02
-    """Share of the planned episodes that may exceed the limit (conformal)."""
+    violation_rate: float | None = None
+    """Share of the planned episodes that may exceed the limit (conformal); None: the task's own, or else 0.02."""
     cost_limit: float | None = None
     """Cost that an episode may have; None: the task's own."""
     discounted: tyro.conf.FlagCreatePairsOff[bool] = False

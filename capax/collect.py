@@ -77,16 +77,24 @@ class EpisodeCollector:
         seen: list[Metrics] = []
         extras: list[Metrics] = []
         ended = False
-        while not ended and (most is None or len(seen) < most):
+        frames: list[Any] = []
+        while not ended and (most is None or len(seen) * self.spec.repeat < most):
             action, carry, said = agent.act(state, carry, obs, jr.fold_in(k_act, len(seen)))
             step = self.task.step(action)
             seen.append(_transition(obs, action, step.reward, step.cost, step.obs, step.terminated))
             extras.append(said)
+            frames.append(step.frames)
             obs, ended = step.obs, step.terminated or step.truncated
             self.on_step(action, step)
         columns = _columns(seen)
         paid = float(self.spec.weights(len(seen)) @ columns["cost"])
-        return Episode(**columns, earned=float(columns["reward"].sum()), paid=paid, extras=_columns(extras))
+        episode = Episode(**columns, earned=float(columns["reward"].sum()), paid=paid, extras=_columns(extras))
+        return episode if self.spec.repeat == 1 else episode._replace(frames=_ragged(frames, self.spec.repeat))
+
+
+def _ragged(rows: list[Any], width: int) -> Array:
+    """Rows of at most `width` numbers as one array, filled up with NaN."""
+    return np.array([[*row, *[np.nan] * (width - len(row))] for row in rows])
 
 
 def _transition(obs: Any, action: Any, reward: Any, cost: Any, next_obs: Any, terminated: Any) -> Metrics:

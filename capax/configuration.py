@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import subprocess
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ import jax
 import numpy as np
 
 from capax import __version__
+from capax.checks import number, shown, whole
 from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.paper.gridworld import LIMIT, RESTARTS
 from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, make_rule, settings_of
-from capax.presets import settings_for
+from capax.presets import IMAGE_PRESETS, PRESETS, settings_for
 from capax.runs import folder
 from capax.runs.run import Run
 from capax.tabular.gridworld import World
 
+RATE = 0.02
+"""Share of the planned episodes that may violate, where a task does not say."""
 SAMPLES = 500
 """Steps of an episode in a finite world (paper: 500)."""
 
@@ -51,15 +55,19 @@ def configure(
     methods, rules = (FINITE_METHODS, FINITE_RULES) if finite else (METHODS, RULES)
     if not isinstance(method, str) or method not in methods:
         where = " in a finite world" if finite else ""
-        raise InputError(f"the method is {method!r}: choose {', '.join(methods)}{where}.")
+        raise InputError(f"the method is {shown(method)}: choose {', '.join(methods)}{where}.")
     if not isinstance(discounted, bool | np.bool_ | None):
-        raise InputError(f"discounted is {discounted!r}: give True, False or None for the task's own convention.")
+        raise InputError(f"discounted is {shown(discounted)}: give True, False or None for the task's own convention.")
     if kappa is not None and method != "cap":
-        raise InputError(f"kappa is {kappa!r}, but --method {method} has no κ to choose: leave it away, or use cap.")
+        raise InputError(
+            f"kappa is {shown(kappa)}, but --method {method} has no κ to choose: leave it away, or use cap."
+        )
     chosen = checked_kappa(rules[0] if kappa is None else kappa, rules) if method == "cap" else None
+    if violation_rate is None:
+        violation_rate = getattr(subject, "violation_rate", None) or RATE
     make_rule("conformal", violation_rate)  # its rate is checked whether it is used or not
     both = {
-        "kind": "finite" if finite else "box",
+        "kind": kind_of(subject),
         "method": method,
         "kappa": chosen,
         "steps": steps,
@@ -77,7 +85,7 @@ def configure(
             "cost": own_cost,
             "initial_data": initial_data is not None,
             "initial_policy": initial_policy,
-            "settings": bool(settings),
+            "settings": not (settings is None or (isinstance(settings, Mapping) and not settings)),
             "discounted": discounted is not None and not discounted,
         }
         refused = [name for name, there in given.items() if there]
@@ -92,11 +100,18 @@ def configure(
     return config
 
 
+def kind_of(subject: Task | World) -> str:
+    """What sort of agent the run has."""
+    if isinstance(subject, World):
+        return "finite"
+    return "box" if subject.image is None else "image"
+
+
 def of_task(
     task: Task, steps: int, method: str, cost_limit: Any, discounted: Any, preset: Any, settings: Any
 ) -> dict[str, Any]:
     """What is the continuous agents' own."""
-    chosen = settings_for(preset, settings)
+    chosen = settings_for(preset, settings, PRESETS if task.image is None else IMAGE_PRESETS)
     limit = checked_limit(task.cost_limit if cost_limit is None else cost_limit)
     if limit is None and method in ("cap", "ccem"):
         raise InputError(
@@ -110,7 +125,10 @@ def of_task(
             "(episode_steps=), or say --discounted."
         )
     # an endless discounted episode is cut where what comes later weighs less than e^−10
-    length = round(10.0 / (1.0 - chosen.gamma)) if task.episode_steps is None else task.episode_steps
+    endless = round(10.0 / (1.0 - chosen.gamma) / task.repeat)
+    length = endless if task.episode_steps is None else task.episode_steps
+    if task.image is not None and chosen.rssm.chunk > length:
+        raise InputError(f"chunk is {chosen.rssm.chunk}, but an episode has {length} steps: give at most that many.")
     return {
         "task": task.name,
         "cost_limit": None if limit is None or math.isinf(limit) else limit,
@@ -119,7 +137,9 @@ def of_task(
         "preset": preset,
         "episode_steps": length,
         "capacity": max(min(chosen.buffer, steps + length), chosen.start_steps),
+        "repeat": task.repeat,
         "obs_dim": task.obs_dim,
+        "image": None if task.image is None else list(task.image),
         "action_low": task.low.tolist(),
         "action_high": task.high.tolist(),
         "action_shape": list(task.env.action_space.shape),
@@ -150,7 +170,7 @@ def loaded(run: Run) -> dict[str, Any]:
     config = run.config
     try:
         wrong = [name for name, fits in expectations(config).items() if name not in config or not fits(config[name])]
-        if not wrong and config["kind"] == "box":
+        if not wrong and config["kind"] != "finite":
             settings_of(config)
     except (InputError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"config.json of {run.folder} is not this version's ({error}): train anew.") from None
@@ -162,33 +182,33 @@ def loaded(run: Run) -> dict[str, Any]:
 def expectations(config: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
     """What each setting has to be."""
 
-    def whole(value: Any) -> bool:
+    def counted(value: Any) -> bool:
         return type(value) is int and 1 <= value < 2**53
 
-    def number(value: Any) -> bool:
+    def finite_number(value: Any) -> bool:
         return type(value) in (int, float) and math.isfinite(value)
 
     def truth(value: Any) -> bool:
         return type(value) is bool
 
     def numbers(value: Any) -> bool:
-        return isinstance(value, list) and len(value) > 0 and all(map(number, value))
+        return isinstance(value, list) and len(value) > 0 and all(map(finite_number, value))
 
     def rule(value: Any) -> bool:
-        return value in FINITE_RULES or value in RULES or (number(value) and value >= 0)
+        return value in FINITE_RULES or value in RULES or (finite_number(value) and value >= 0)
 
     finite = config.get("kind") == "finite"
     both: dict[str, Callable[[Any], bool]] = {
-        "kind": lambda v: v in ("box", "finite"),
+        "kind": lambda v: v in ("box", "image", "finite"),
         "task": lambda v: isinstance(v, str),
         "method": lambda v: v in (FINITE_METHODS if finite else METHODS),
         "kappa": lambda v: v is None if config.get("method") != "cap" else isinstance(v, str | int | float) and rule(v),
-        "steps": whole,
+        "steps": counted,
         "seed": lambda v: type(v) is int and 0 <= v < 2**31,
-        "gamma": lambda v: number(v) and 0.0 < v < 1.0,
-        "cost_limit": lambda v: v is None or (number(v) and v >= 0.0),
+        "gamma": lambda v: finite_number(v) and 0.0 < v < 1.0,
+        "cost_limit": lambda v: v is None or (finite_number(v) and v >= 0.0),
         "discounted": truth,
-        "episode_steps": whole,
+        "episode_steps": counted,
         "made_by": lambda v: v in ("id", "function"),
         "own_cost": truth,
         "initial_policy": truth,
@@ -196,11 +216,13 @@ def expectations(config: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
         "device": lambda v: isinstance(v, str),
     }
     if finite:
-        return both | dict.fromkeys(("iterations", "restarts", "states", "actions"), whole)
+        return both | dict.fromkeys(("iterations", "restarts", "states", "actions"), counted)
     return both | {
-        "violation_rate": lambda v: number(v) and 0.0 < v < 1.0,
-        "capacity": whole,
-        "obs_dim": whole,
+        "violation_rate": lambda v: finite_number(v) and 0.0 < v < 1.0,
+        "capacity": counted,
+        "repeat": counted,
+        "obs_dim": (lambda v: v == 0) if config.get("kind") == "image" else counted,
+        "image": (lambda v: v in ([64, 64, 1], [64, 64, 3])) if config.get("kind") == "image" else lambda v: v is None,
         "action_low": numbers,
         "action_high": lambda v: numbers(v) and len(v) == len(config["action_low"]),
         "action_shape": lambda v: isinstance(v, list) and math.prod(v) == len(config["action_low"]),
@@ -211,31 +233,23 @@ def expectations(config: Mapping[str, Any]) -> dict[str, Callable[[Any], bool]]:
 
 def checked_limit(limit: Any) -> float | None:
     """A limit that a cost can be held against."""
-    if limit is None:
-        return None
-    if isinstance(limit, bool | str) or not isinstance(limit, int | float | np.number) or not float(limit) >= 0.0:
-        raise InputError(f"the cost limit is {limit!r}: give a number >= 0.")
-    return float(limit)
+    return None if limit is None else number("the cost limit", limit, "a number >= 0", lambda x: x >= 0.0)
 
 
 def check_count(value: Any, name: str) -> int:
     """A whole number that something can be done for."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 1 <= value < 2**53:
-        raise InputError(f"{name} is {value!r}: give a whole number >= 1.")
-    return int(value)
+    return whole(name, value, most=2**53 - 1)
 
 
 def check_seed(seed: Any) -> int:
     """A number that all the streams can be seeded with."""
-    if not isinstance(seed, int | np.integer) or isinstance(seed, bool) or not 0 <= seed < 2**31:
-        raise InputError(f"the seed is {seed!r}: give a whole number from 0 to 2147483647.")
-    return int(seed)
+    return whole("the seed", seed, least=0)
 
 
 def path_of(out: Any) -> Path:
     """A run folder's path."""
     if not isinstance(out, str | Path) or not str(out) or "\0" in str(out):
-        raise InputError(f"the run folder is {out!r}: name a folder.")
+        raise InputError(f"the run folder is {shown(out)}: name a folder.")
     return Path(out)
 
 

@@ -33,5 +33,9 @@ class FolderInUse(RuntimeError):
     exit_code = 4
 
 
+class Damaged(ValueError):
+    """A file does not hold what was written; says where. Whoever reads it chooses what to do."""
+
+
 STOPS = (InputError, EnvironmentFailed, TrainingFailed, DiskFailed, FolderInUse)
 """Everything of ours that ends a command."""

@@ -17,6 +17,7 @@ from capax.configuration import check_count, check_seed, loaded, path_of
 from capax.envs.adapt import Cost, Task, make
 from capax.errors import InputError
 from capax.policy import restore
+from capax.recording import discounted_return
 from capax.runs.run import Run
 from capax.training import same_sizes
 from capax.types import Spec
@@ -81,7 +82,7 @@ def evaluate(
         prepare_film(Path(film), config["task"])
     task = make(env or task_id, cost=cost, episode_steps=config["episode_steps"], render_mode=render)
     limit = math.inf if config["cost_limit"] is None else config["cost_limit"]
-    spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"])
+    spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"], config["repeat"])
     try:
         same_sizes(task, config)
         rows, frames = [], []
@@ -94,15 +95,15 @@ def evaluate(
 
             key = jr.fold_in(jr.fold_in(jr.key(seed), FRESH), number)
             episode = EpisodeCollector(task, spec, on_step=draw).collect(agent, state, key)
-            weights = spec.gamma ** np.arange(len(episode.reward))
+            weights = spec.discounts(len(episode.reward))
             row = {
                 "episode": number,
                 "return": float(episode.reward.sum()),
-                "discounted_return": float(weights @ episode.reward),
+                "discounted_return": discounted_return(episode, spec),
                 "cost": float(episode.cost.sum()),
                 "discounted_cost": float(weights @ episode.cost),
                 "violation": episode.paid > limit,
-                "length": len(episode.reward),
+                "length": episode.taken,
             }
             rows.append(row)
             on_episode(row)

@@ -93,7 +93,7 @@ def run(
         if start < math.inf:
             fresh = (*fresh, episode)
         state, adapted = agent.adapt(state, episode)
-        done += len(episode.reward)
+        done += episode.taken
         number += 1
         metrics = {**learned, **episode.means, **adapted}
         yield Outcome(number - 1, episode, metrics, Progress(number, done, state, fresh))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gymnasium as gym
 
 from capax.agents.pets import Pets, PetsSettings
+from capax.agents.planet import Planet, PlanetSettings
 from capax.agents.start import Random, Scripted
+from capax.checks import is_number, said, shown
 from capax.conformal import Conformal
 from capax.envs.adapt import Cost, Task, make
 from capax.envs.gridworld import Gridworld
 from capax.errors import EnvironmentFailed, InputError
 from capax.kappa import PI, Adam, Fixed, Rule
 from capax.models.ensemble import EnsembleSettings
+from capax.models.rssm import RSSMSettings
 from capax.paper import gridworld as paper
 from capax.planning.ccem import CEM
 from capax.tabular.gridworld import World
@@ -45,15 +49,18 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
     limit, spec = limits(config)
     method = config["method"]
     if world is not None:
-        agent, _ = paper.make_agent(world, finite_method(config), config["iterations"], spec.limit)
-        return Parts(agent, None, math.inf if method == "random" else config["episode_steps"], spec, limit)
+        learner, _ = paper.make_agent(world, finite_method(config), config["iterations"], spec.limit)
+        return Parts(learner, None, math.inf if method == "random" else config["episode_steps"], spec, limit)
     action_dim = len(config["action_low"])
     starter = starter or Random(action_dim)
     if method == "random":
         return Parts(Random(action_dim), starter, math.inf, spec, limit)
     rule = Fixed(0.0) if method in ("ccem", "cem") else make_rule(config["kappa"], config["violation_rate"])
     settings = settings_of(config)
-    agent = Pets(spec, rule, config["obs_dim"], action_dim, settings, config["capacity"])
+    if config["kind"] == "image":
+        agent: Agent[Any] = Planet(spec, rule, tuple(config["image"]), action_dim, settings)
+    else:
+        agent = Pets(spec, rule, config["obs_dim"], action_dim, settings, config["capacity"])
     start = 0 if config["initial_data"] and not config["initial_policy"] else settings.start_steps
     return Parts(agent, starter, start, spec, limit)
 
@@ -61,38 +68,36 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
 def limits(config: Mapping[str, Any]) -> tuple[float, Spec]:
     """The limit that violations are counted by, and what the planner is held to (nothing, for CEM)."""
     limit = math.inf if config["cost_limit"] is None else float(config["cost_limit"])
-    steps = None if config["kind"] == "finite" else config["episode_steps"]
-    return limit, Spec(math.inf if config["method"] == "cem" else limit, config["gamma"], config["discounted"], steps)
+    steps, repeat = (None, 1) if config["kind"] == "finite" else (config["episode_steps"], config["repeat"])
+    held = math.inf if config["method"] == "cem" else limit
+    return limit, Spec(held, config["gamma"], config["discounted"], steps, repeat)
 
 
-def settings_of(config: Mapping[str, Any]) -> PetsSettings:
+def settings_of(config: Mapping[str, Any]) -> Any:
     """The agent's settings, from their JSON."""
     saved = config["settings"]
+    if config["kind"] == "image":
+        return PlanetSettings(**{**saved, "rssm": RSSMSettings(**saved["rssm"]), "cem": CEM(**saved["cem"])})
     made = {"ensemble": EnsembleSettings(**saved["ensemble"]), "cem": CEM(**saved["cem"])}
     return PetsSettings(**{**saved, **made})
 
 
 def make_rule(kappa: str | float, violation_rate: float) -> Rule:
     """The rule that `--kappa` names, or a κ that stays."""
-    number = isinstance(violation_rate, int | float) and not isinstance(violation_rate, bool)
-    if not number or not 0.0 < violation_rate < 1.0:
-        raise InputError(f"the violation rate is {violation_rate!r}: give a number above 0 and below 1.")
     named: dict[str, Rule] = {"conformal": Conformal(violation_rate), "adam": Adam(), "pi": PI(start=1.0)}
     return named[kappa] if isinstance(kappa, str) and kappa in named else Fixed(float(kappa))
 
 
 def checked_kappa(kappa: Any, rules: tuple[str, ...]) -> str | float:
     """A rule's name, or a κ that stays."""
-    if isinstance(kappa, str) and kappa in rules:
-        return kappa
-    try:
-        if isinstance(kappa, bool):
-            raise ValueError
-        return Fixed(float(kappa)).kappa
-    except InputError:
-        raise
-    except (TypeError, ValueError, OverflowError):
-        raise InputError(f"kappa is {kappa!r}: choose {', '.join(rules)}, or give a number >= 0.") from None
+    if isinstance(kappa, str):
+        if kappa in rules:
+            return kappa
+        with suppress(ValueError):
+            kappa = float(kappa)
+    if is_number(kappa):
+        return Fixed(kappa).kappa
+    raise InputError(f"kappa is {shown(kappa)}: choose {', '.join(rules)}, or give a number >= 0.")
 
 
 def finite_method(config: Mapping[str, Any]) -> str:
@@ -127,11 +132,13 @@ def opened(env: Any, cost: Cost | None, episode_steps: int | None) -> Task | Wor
     elif callable(env):
         try:
             made = env()
-        except InputError:
+            inner = getattr(made, "unwrapped", made)
+        except (InputError, EnvironmentFailed):
             raise
         except Exception as error:
-            raise EnvironmentFailed(f"the function that makes the environment raised {error!r}: mend it.") from error
-        inner = getattr(made, "unwrapped", made)
+            raise EnvironmentFailed(
+                f"The function that makes the environment raised {said(error)}: mend it, and let it need no arguments."
+            ) from error
         if isinstance(inner, Gridworld):
             return inner.world
         return make(lambda: made, cost=cost, episode_steps=episode_steps)

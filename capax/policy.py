@@ -12,7 +12,9 @@ import numpy as np
 from numpy import ndarray as Array
 
 from capax.agents.pets import Pets
+from capax.agents.planet import Planet
 from capax.agents.tabular import sample_action
+from capax.checks import shown
 from capax.configuration import check_seed, loaded, path_of
 from capax.errors import InputError
 from capax.parts import parts
@@ -46,21 +48,33 @@ class Policy:
         """The action for an observation."""
         if self.carry is None:
             self.reset()
-        try:
-            obs = np.asarray(obs, np.float64).reshape(-1)
-        except (TypeError, ValueError):
-            raise InputError(f"the observation is {obs!r}: give an array of numbers.") from None
-        size = getattr(self.agent, "obs_dim", obs.size)
-        if obs.size != size or not np.isfinite(obs).all():
-            raise InputError(
-                f"the observation has {obs.size} numbers, of which {np.isfinite(obs).sum()} are finite: "
-                f"give the {size} finite numbers of the environment that was trained in."
-            )
+        obs = self.checked(obs)
         key = jr.fold_in(jr.fold_in(self.key, self.episodes), self.steps)
         unit, self.carry, said = self.agent.act(self.state, self.carry, obs, key)
         self.steps, self.said = self.steps + 1, dict(said)
         action = self.low + (np.clip(unit, -1.0, 1.0) + 1.0) / 2.0 * (self.high - self.low)
         return np.clip(action, self.low, self.high).reshape(self.shape).astype(self.dtype)
+
+    def checked(self, obs: Any) -> Array:
+        """An observation as the agent takes it."""
+        image = getattr(self.agent, "image", None)
+        try:
+            array = np.asarray(obs) if image is not None else np.asarray(obs, np.float64).reshape(-1)
+        except (TypeError, ValueError):
+            raise InputError(f"the observation is {shown(obs)}: give an array of numbers.") from None
+        if image is not None:
+            if array.shape != image or array.dtype != np.uint8:
+                raise InputError(
+                    f"the observation is {array.dtype} of shape {array.shape}: give an image, uint8 of shape {image}."
+                )
+            return array
+        size = getattr(self.agent, "obs_dim", array.size)
+        if array.size != size or not np.isfinite(array).all():
+            raise InputError(
+                f"the observation has {array.size} numbers, of which {np.isfinite(array).sum()} are finite: "
+                f"give the {size} finite numbers of the environment that was trained in."
+            )
+        return array
 
 
 @dataclass
@@ -98,10 +112,10 @@ def restore(run: Run) -> tuple[Agent[Any], Any]:
     """The agent of a run and the part of its state that acting needs."""
     config = loaded(run)
     agent = parts(config).agent
-    if not isinstance(agent, Pets):
+    if not isinstance(agent, Pets | Planet):
         return agent, None
-    state = policy_state(run.folder, config, agent.like(jr.key(0)), told)
-    if state.scaling is None:
+    state: Any = policy_state(run.folder, config, agent.like(jr.key(0)), told)
+    if state.fits == 0 if isinstance(agent, Planet) else state.scaling is None:
         raise InputError(f"{run.folder} has only random episodes: it has not learned a policy yet, so train on.")
     return agent, state
 

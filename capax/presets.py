@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 from capax.agents.pets import PetsSettings
+from capax.agents.planet import PlanetSettings
 from capax.checks import nearest, shown, word
 from capax.errors import InputError
 from capax.models.ensemble import EnsembleSettings
+from capax.models.rssm import RSSMSettings
 from capax.planning.ccem import CEM
 
 PRESETS = {
@@ -24,16 +26,26 @@ PRESETS = {
 """`paper`: the hyper-parameter table and the published code. `fast`: the same algorithm with about a hundredth of the
 model evaluations per plan."""
 
+IMAGE_PRESETS = {
+    "paper": PlanetSettings(),
+    "fast": PlanetSettings(
+        rssm=RSSMSettings(deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=12, updates=60),
+        cem=CEM(horizon=10, iterations=4, population=100, elites=12, smoothing=0.0, spread=1.0, clip=True),
+        start_steps=500,
+    ),
+}
+"""The same for images."""
 
-def settings_for(preset: str, changes: Mapping[str, Any] | None = None) -> PetsSettings:
-    """A preset with some of its fields changed; the names are those of `PetsSettings`, `EnsembleSettings` and `CEM`."""
-    settings = PRESETS[word("the preset", preset, tuple(PRESETS))]
+
+def settings_for(preset: str, changes: Mapping[str, Any] | None = None, presets: Mapping[str, Any] = PRESETS) -> Any:
+    """A preset with some of its fields changed; the names are those of the agent's settings and of their parts."""
+    settings = presets[word("the preset", preset, tuple(presets))]
     if changes is not None and not isinstance(changes, Mapping):
         raise InputError(f"settings is {shown(changes)}: give names with values, as in {{'population': 200}}.")
-    parts: dict[str, Any] = {"ensemble": settings.ensemble, "cem": settings.cem}
+    parts: dict[str, Any] = {f.name: v for f in fields(settings) if is_dataclass(v := getattr(settings, f.name))}
     homes = {f.name: part for part, value in parts.items() for f in fields(value)}
     homes |= {f.name: "" for f in fields(settings) if f.name not in parts}
-    changed: dict[str, dict[str, Any]] = {"": {}, "ensemble": {}, "cem": {}}
+    changed: dict[str, dict[str, Any]] = {part: {} for part in ("", *parts)}
     for name, value in (changes or {}).items():
         if not isinstance(name, str) or name not in homes:
             raise InputError(f"there is no setting {shown(name)}: {_hint(name, homes)}")

@@ -59,7 +59,7 @@ class Recorder:
     def step(self, action: Any, step: Step) -> None:
         """A step was taken."""
         self._journal.step(step.reward, step.cost, action, step.obs)
-        self._done += 1
+        self._done += len(step.frames)
         self._live.step(self._done)
 
     def drawn(self, episode: Episode) -> None:
@@ -142,12 +142,12 @@ def reconcile(run: Run, saved: Saved) -> None:
 def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violations: int) -> dict[str, Any]:
     """What `episodes.jsonl` says of an episode; all that depends on the clock is added under `time`."""
     episode, metrics = outcome.episode, dict(outcome.metrics)
-    weights = spec.gamma ** np.arange(len(episode.reward))
+    weights = spec.discounts(len(episode.reward))
     exact = {"return": episode.earned, "cost": episode.paid}
     exact |= {f"discounted_{name}": value for name, value in exact.items()}
     sums = {
         "return": float(episode.reward.sum()),
-        "discounted_return": float(weights @ episode.reward),
+        "discounted_return": discounted_return(episode, spec),
         "cost": float(episode.cost.sum()),
         "discounted_cost": float(weights @ episode.cost),
     }
@@ -160,7 +160,7 @@ def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violat
         "violation": bool(violation),
         "violations": int(violations),
         "kappa": metrics.pop("kappa", None),
-        "length": len(episode.reward),
+        "length": episode.taken,
         "terminated": bool(episode.terminated[-1]),
         "model_loss": metrics.pop("model_loss", None),
         "feasible": metrics.pop("plan_feasible", metrics.pop("feasible", None)),
@@ -169,6 +169,12 @@ def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violat
     dropped |= {"plan_bad"} if metrics.get("plan_bad") == 0.0 else set()
     row |= {name: value for name, value in metrics.items() if name not in dropped}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}
+
+
+def discounted_return(episode: Episode, spec: Spec) -> float:
+    """Σ γ^t r_t, frame by frame where actions are repeated."""
+    rewards = episode.reward if episode.frames is None else episode.frames[np.isfinite(episode.frames)]
+    return float(spec.gamma ** np.arange(len(rewards)) @ rewards)
 
 
 def nothing_feasible(planned_to: float) -> str:

@@ -40,7 +40,7 @@ def train(
     out: str | Path,
     method: str = "cap",
     kappa: str | float | None = None,
-    violation_rate: float = 0.02,
+    violation_rate: float | None = None,
     cost_limit: float | None = None,
     discounted: bool | None = None,
     cost: Cost | None = None,
@@ -150,12 +150,14 @@ def same_sizes(task: Task, config: Mapping[str, Any]) -> None:
     """Refuse an environment other than the one that was trained in."""
     if (
         task.obs_dim != config["obs_dim"]
+        or list(task.image or ()) != (config["image"] or [])
         or task.low.tolist() != config["action_low"]
         or task.high.tolist() != config["action_high"]
     ):
         raise InputError(
-            f"{task.name} has {task.obs_dim} observations and actions between {task.low.tolist()} and "
-            f"{task.high.tolist()}, the run has {config['obs_dim']} and {config['action_low']} to {config['action_high']}: "
+            f"{task.name} has {task.image or task.obs_dim} observations and actions between {task.low.tolist()} and "
+            f"{task.high.tolist()}, the run has {config['image'] or config['obs_dim']} and {config['action_low']} to "
+            f"{config['action_high']}: "
             "give the environment that was trained in."
         )
 

@@ -24,18 +24,27 @@ class Spec(NamedTuple):
     discounted: bool = True
     """Whether the limit is on Σ γ^t c_t or on Σ c_t."""
     episode_steps: int | None = None
-    """Steps of a whole episode; None where an env sets no limit to them."""
+    """The agent's steps in a whole episode; None where an env sets no limit to them."""
+    repeat: int = 1
+    """Frames that an action is repeated for; a discount counts them."""
+
+    def discounts(self, steps: int) -> Array:
+        """γ^t for the first `steps` steps of an episode, `[T]`, t counted in frames."""
+        return self.gamma ** (self.repeat * np.arange(steps))
 
     def weights(self, steps: int) -> Array:
         """What a cost counts at each of the first `steps` steps of an episode, `[T]`."""
-        return self.gamma ** np.arange(steps) if self.discounted else np.ones(steps)
+        return self.discounts(steps) if self.discounted else np.ones(steps)
 
     @property
     def scale(self) -> float:
         """What a constant cost of 1 sums to over a whole episode: a plan's mean cost times this meets the limit."""
         if self.episode_steps is None:
             return 1.0 / (1.0 - self.gamma)
-        return float(self.weights(self.episode_steps).sum())
+        if not self.discounted:
+            return float(self.episode_steps)
+        each = self.gamma**self.repeat
+        return float((1.0 - each**self.episode_steps) / (1.0 - each))
 
 
 class Episode(NamedTuple):
@@ -61,12 +70,23 @@ class Episode(NamedTuple):
     """`[T]`: the world ended here (a time limit is no end)."""
     random: bool = False
     """Acted out by the start policy, not by a plan."""
+    frames: Array | None = None
+    """`[T, repeat]`, the reward of each frame of a repeated action, NaN where the episode had ended; None where actions
+    are not repeated."""
+
+    @property
+    def taken(self) -> int:
+        """Environment steps: frames, where actions are repeated."""
+        return len(self.reward) if self.frames is None else int(np.isfinite(self.frames).sum())
 
     @property
     def means(self) -> Metrics:
         """What `Agent.act` reported, averaged over the steps."""
         return {name: float(np.mean(values)) for name, values in self.extras.items()}
 
+
+Record = tuple[dict[str, Array], int]
+"""A piece of a buffer's log: arrays, and how many transitions had come in after it."""
 
 State = TypeVar("State")
 

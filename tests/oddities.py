@@ -87,7 +87,7 @@ DTYPES = [
     "m8[s]",
 ]
 floats = st.one_of(
-    st.sampled_from([0.0, -0.0, 1.0, -1.0, 0.5, 1e-320, 1e-9, 1e30, 1e39, 1e200, 1.7e308]).map(float),
+    st.sampled_from([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0, 0.5, 1e-320, 1e-9, 1e30, 1e39, 1e200, 1.7e308]),
     st.floats(allow_nan=True, allow_infinity=True),
 )
 whole = st.one_of(st.integers(-3, 70), st.sampled_from([2**31, 2**63, 2**64, -(2**70), 10**400]))

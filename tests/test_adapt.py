@@ -88,10 +88,11 @@ def test_step_and_reset_have_the_one_form():
     assert first.dtype == np.float64 and first.tolist() == [0.0, 7.0]
     step = made.step([0.0, 0.0])
     assert step.obs.dtype == np.float64 and step.obs.tolist() == [1.0, 7.0]
-    assert step[1:] == (1.0, 0.5, False, False, {"cost": 0.5})
+    assert step[1:] == (1.0, 0.5, False, False, {"cost": 0.5}, (1.0,))
     assert [type(part) for part in step[1:5]] == [float, float, bool, bool]
     assert (made.name, made.obs_dim, made.action_dim, made.episode_steps) == ("toy", 2, 2, None)
     assert (made.cost_limit, made.discounted) == (None, None)
+    assert (made.image, made.repeat, made.violation_rate) == (None, 1, None)
 
 
 def test_reset_passes_a_seed_of_any_integer_type():
@@ -206,7 +207,11 @@ def test_other_action_spaces_are_refused(space, said):
 @pytest.mark.parametrize(("space", "said"), [
     (spaces.Dict(a=UNIT), r"^toy has Dict observations: wrap it in gymnasium\.wrappers\.FlattenObservation\.$"),
     (spaces.Discrete(4), r"^toy has Discrete observations: wrap it in gymnasium\.wrappers\.FlattenObservation\.$"),
-    (spaces.Box(0, 255, (8, 8, 3), np.uint8), r"^toy has observations of shape \(8, 8, 3\), which must be flat: wrap"),
+    (spaces.Box(0, 255, (8, 8, 3), np.uint8), r"^toy has images of shape \(8, 8, 3\): make them \(64, 64, 3\) or"),
+    (spaces.Box(0, 255, (64, 64, 4), np.uint8), r"^toy has images of shape \(64, 64, 4\): make them \(64, 64, 3\) or"),
+    (spaces.Box(-1, 1, (64, 64, 3)), r"^toy has images of float32 between -1 and 1: give uint8, or floats from 0 to 1"),
+    (spaces.Box(0, 255, (64, 64, 3), np.int32), r"^toy has images of int32 between 0 and 255: give uint8, or floats"),
+    (spaces.Box(-1, 1, (8, 8)), r"^toy has observations of shape \(8, 8\), which must be flat: wrap"),
     (spaces.Box(0.0, 1.0, ()), r"^toy has observations of shape \(\), which must be flat: wrap"),
     (spaces.Box(0.0, 1.0, (0,)), "^toy has empty observations: give"),
 ])  # fmt: skip

@@ -194,6 +194,16 @@ def test_support_rebuilds_the_transitions(form):
     ({"gamma": np.nan}, "gamma is nan"),
     ({"gamma": "high"}, "gamma is 'high'"),
     ({"gamma": None}, "gamma is None"),
+    ({"gamma": "0.5"}, "gamma is '0.5'"),
+    ({"gamma": True}, "gamma is True"),
+    ({"gamma": np.array([0.5])}, "gamma is array([0.5])"),
+    ({"gamma": 1.0 - 1e-9}, "gamma is 0.999999999: give a number with 0 <= gamma < 1, at most 0.999999"),
+    ({"r": np.full((2, 2), 1e301)}, "r has an entry beyond ±1e+300"),
+    ({"r": TWO["r"].astype(complex)}, "r is not an array of numbers"),
+    ({"c": TWO["c"].astype(object)}, "c is not an array of numbers"),
+    ({"c": TWO["c"].astype(str)}, "c is not an array of numbers"),
+    ({"mu0": 10**400}, "mu0 has an entry that is not finite"),
+    ({"P": sp.csr_array(TWO["P"].reshape(4, 2).astype(complex))}, "sparse P holds complex128"),
 ])  # fmt: skip
 def test_bad_cmdps_are_refused_in_one_sentence(changes, named):
     with pytest.raises(InputError) as error:
@@ -211,12 +221,28 @@ def test_bad_cmdps_are_refused_in_one_sentence(changes, named):
     ([[0.5, 0.4], [1.0, 0.0]], "policy in state 0 sums to 0.9"),
     ([[1.5, -0.5], [1.0, 0.0]], "negative"),
     ([[np.nan, 1.0], [1.0, 0.0]], "not finite"),
+    ([[1.0], [1.0, 0.0]], "not an array"),
+    (np.array([0, 1], "m8[s]"), "shape"),
+    ([[1e308, 1e308], [1.0, 0.0]], "sums to inf"),
 ])  # fmt: skip
 @pytest.mark.parametrize("use", [evaluate, lambda cmdp, policy: values(cmdp, policy, cmdp.c)])
 def test_bad_policies_are_refused(use, policy, named):
     with pytest.raises(InputError, match="policy") as error:
         use(CMDP(**TWO), policy)
     assert named in str(error.value)
+
+
+@pytest.mark.parametrize("signal", [np.zeros(2), np.zeros((2, 3)), "cost", [[np.nan, 0], [0, 0]], [[1e301, 0], [0, 0]]])
+def test_bad_signals_are_refused(signal):
+    with pytest.raises(InputError, match=r"^signal "):
+        values(CMDP(**TWO), [0, 1], signal)
+
+
+@pytest.mark.parametrize("other", [None, 3, TWO])
+def test_what_is_no_cmdp_is_refused(other):
+    for use in (lambda: evaluate(other, [0, 1]), lambda: values(other, [0, 1], 0), lambda: penalised(other, 0.0)):
+        with pytest.raises(InputError, match=r"^cmdp is .*: give a capax\.tabular\.CMDP\.$"):
+            use()
 
 
 def test_rounding_in_a_row_is_no_error():

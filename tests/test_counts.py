@@ -139,6 +139,14 @@ def test_estimate_approaches_the_truth():
     (sp.csr_array(np.ones((6, 3))), 3, "actions"),
     (sp.csr_array(np.eye(6, 3)), 2, "mass"),
     (sp.csr_array(-np.ones((6, 3))), 2, "negative"),
+    (sp.csr_array(np.ones((6, 3), complex)), 2, "complex128"),
+    (sp.coo_array(np.ones(6)), 2, "actions"),
+    (np.full((2, 1, 2), 1e101), None, "huge"),
+    (np.full((2, 1, 2), 1e-101), None, "mass"),
+    (np.ones((0, 2, 0)), None, "shape"),
+    (np.ones((2, 0, 2)), None, "shape"),
+    (np.ones((2, 1, 2), complex), None, "not an array"),
+    (np.ones((2, 3, 2)), 2, "actions is 2"),
 ])  # fmt: skip
 def test_bad_priors_are_refused(prior, actions, named):
     with pytest.raises(InputError, match="prior") as error:
@@ -152,6 +160,31 @@ def test_a_transition_outside_the_world_is_refused(at):
     s, a, s_next = (np.array([index]) for index in at)
     with pytest.raises(InputError, match="give indices from 0"):
         CountModel.init(uniform_prior(3, 2)).fit(s, a, s_next)
+
+
+@pytest.mark.parametrize("bad", ["0", [0.0], 0, [[0]], [True], None, np.array([0], "m8[s]"), [[0], [0, 1]]])
+@pytest.mark.parametrize("dense", [True, False])
+def test_transitions_that_are_no_indices_are_refused(bad, dense):
+    model = CountModel.init(*((uniform_prior(3, 2),) if dense else (sp.csr_array(np.ones((6, 3))), 2)))
+    for at in ((bad, bad, bad), ([0], bad, [0])):
+        with pytest.raises(InputError, match="give one index of each per step"):
+            model.fit(*at)
+
+
+@pytest.mark.parametrize(("make", "said"), [
+    (lambda: uniform_prior(0, 2), "states is 0: give a whole number >= 1."),
+    (lambda: uniform_prior(2, "2"), "actions is '2': give a whole number >= 1."),
+    (lambda: self_loop_prior(2, 2, 0.0), "mass is 0.0: give a number from"),
+    (lambda: self_loop_prior(10**5, 2), "states 100000 × actions 2 × states 100000 is an array of 149 GiB"),
+    (lambda: neighbour_prior([[0], [2]], 2), "successors holds 0 to 2: give indices of states from 0 to 1."),
+    (lambda: neighbour_prior([0, 1], 2), "successors is no table of whole numbers"),
+    (lambda: neighbour_prior([[0]], 2, np.nan), "each is nan: give a number from"),
+    (lambda: neighbour_prior([[0]], 2.5), "actions is 2.5: give a whole number >= 1."),
+    (lambda: pooled_prior(CountModel.init(uniform_prior(2, 2)), [[0]]), "successors has 1 rows: give one for each of the 2"),
+])  # fmt: skip
+def test_bad_sizes_of_priors_are_refused(make, said):
+    with pytest.raises(InputError, match=f"^{said}"):
+        make()
 
 
 def test_pooled_prior_spreads_each_pair_as_the_action_turned_out_elsewhere():

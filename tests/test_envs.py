@@ -43,6 +43,8 @@ def registered(name: str) -> TaskRow:
 def test_tasks_are_what_is_registered_with_a_limit():
     assert [row for row in tasks() if row.id.startswith("capax/")] == [
         ("capax/AntVelocity-v0", 103.115, True, 1000),
+        ("capax/CarRacingSkid-v0", 0.0, False, 500),
+        ("capax/Dot-v0", 0.0, False, 50),
         ("capax/HalfCheetahVelocity-v0", 152.0, True, 1000),
         ("capax/HopperVelocity-v0", 82.748, True, 1000),
         ("capax/Integrator-v0", 25.0, False, 50),

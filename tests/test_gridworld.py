@@ -105,10 +105,17 @@ def test_start_is_uniform_and_discount_is_the_papers():
 
 
 @pytest.mark.parametrize("bad", [{"size": 0}, {"slip": "ice"}, {"slip_probability": 1.1}, {"slip_probability": -0.1},
-                                 {"slip_probability": float("nan")}, {"gamma": 1.0}])  # fmt: skip
+                                 {"slip_probability": float("nan")}, {"gamma": 1.0}, {"size": 2.5}, {"size": 10**5},
+                                 {"size": "8"}, {"slip": ["any"]}, {"slip_probability": "0.2"}])  # fmt: skip
 def test_bad_worlds_are_refused(bad):
     with pytest.raises(InputError, match=next(iter(bad))):
         gridworld(np.random.default_rng(0), **bad)
+
+
+@pytest.mark.parametrize("rng", [0, None, np.random.RandomState(0)])
+def test_a_world_is_drawn_by_a_generator(rng):
+    with pytest.raises(InputError, match=r"^rng is .*: give numpy\.random\.default_rng\(seed\)"):
+        gridworld(rng)
 
 
 # The environment.

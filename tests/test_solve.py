@@ -266,7 +266,7 @@ def test_a_misleading_warm_start_does_no_harm():
 # What is refused.
 
 
-@pytest.mark.parametrize("limit", [math.nan, "a lot", None, [0.1, 0.2]])
+@pytest.mark.parametrize("limit", [math.nan, "a lot", "0.5", True, None, [0.1, 0.2], np.array([0.5])])
 def test_limit_must_be_a_number(limit):
     with pytest.raises(InputError, match="limit"):
         solve(random_cmdp(np.random.default_rng(15)), limit)
@@ -275,6 +275,23 @@ def test_limit_must_be_a_number(limit):
 def test_unknown_method_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match=r"'simplex'.*auto, lagrangian or highs"):
         solve(random_cmdp(np.random.default_rng(15)), 0.5, "simplex")
+
+
+@pytest.mark.parametrize("warm", [3, (), {"policy": 1}])
+def test_a_warm_start_is_a_solution(warm):
+    with pytest.raises(InputError, match=r"^warm is .*: give a solution of a similar problem, or None\.$"):
+        solve(random_cmdp(np.random.default_rng(15)), 0.5, warm=warm)
+
+
+def test_a_limit_beyond_all_floats_is_no_limit():
+    cmdp = random_cmdp(np.random.default_rng(15))
+    assert solve(cmdp, 10**400).reward == solve(cmdp, math.inf).reward
+
+
+def test_a_price_beyond_all_floats_is_not_paid():
+    # the unit of r is 2^997, that of c 2^−963: their ratio is no float, but a multiplier of 0 is 0 in any unit
+    best = solve(CMDP(np.ones((1, 1, 1)), [[1e300]], [[1e-290]], [1.0], 0.0), 1.0)
+    assert best.multiplier == 0.0 and best.status == "optimal"
 
 
 def test_warm_start_of_another_shape_is_refused():

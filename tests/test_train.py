@@ -280,10 +280,19 @@ def test_flat_actions_and_endings_are_taken(tmp_path):
     ({"action": np.full((12, 1), 3.5)}, "action in row 0 of the initial data leaves the bounds"),
     ({"cost": ["dear"] * 12}, "'cost' of the initial data holds no numbers"),
     ({"terminated": np.zeros(3)}, "'terminated' of the initial data has the shape (3,)"),
+    ({"reward": [[1.0], [1.0, 2.0]]}, "'reward' of the initial data holds no numbers"),
+    ({"reward": 3.0}, "have 0 transitions"),
+    ({"cost": np.zeros(12, complex)}, "'cost' of the initial data holds no numbers"),
+    ({"cost": np.full(12, 1e39)}, "'cost' of the initial data is not finite in row 0, or too large for float32"),
 ])  # fmt: skip
 def test_bad_initial_data_are_refused(tmp_path, change, said):
     data = {name: value for name, value in (logged() | change).items() if value is not None}
     refused(tmp_path, said, initial_data=data)
+
+
+@pytest.mark.parametrize("data", [5, [], [("obs", 1)], b"data.npz", np.zeros(3)])
+def test_initial_data_of_another_kind_are_refused(tmp_path, data):
+    refused(tmp_path, "initial_data is ", "name an .npz file, or give arrays by their names", initial_data=data)
 
 
 def test_a_single_transition_is_refused(tmp_path):

@@ -15,15 +15,15 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
 from capax.agents.start import uniform
 from capax.buffer import Buffer
 from capax.checks import above_0, room, settle, whole
-from capax.conformal import binary_residual, real_residual
-from capax.errors import InputError, TrainingFailed
+from capax.errors import InputError
 from capax.kappa import Feedback, Rule
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
-from capax.planning.ccem import CEM, PlanInfo, plan, shifted
+from capax.planning.ccem import CEM, plan, shifted
 from capax.types import Episode, Key, Metrics, Spec
 
 
@@ -53,19 +53,6 @@ class PetsSettings:
                 raise InputError(f"buffer is {self.buffer}, less than {name}, {sizes[name]}: give at least that many.")
         room(sizes, "population", "particles", "horizon")
         room(sizes, "population", "particles", "hidden", *["members"] * self.ensemble.exact)
-
-
-MOST_TROUBLE = 3
-"""Fits in a row that may come out not finite, and episodes in a row that may hold such a plan, before the run stops."""
-
-
-class Trouble(NamedTuple):
-    """What has gone wrong since it last went well."""
-
-    fits: int = 0
-    """Fits in a row that were thrown away."""
-    plans: int = 0
-    """Episodes in a row with a plan that was not finite."""
 
 
 class PetsState(NamedTuple):
@@ -133,18 +120,13 @@ class Pets:
         per_step = np.float32(self.spec.limit / self.spec.scale)
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and its plan not finite
             start = np.asarray(obs - state.origin, np.float32)
-        bad = 0.0
-        for params in ((state.model, state.scaling), state.good):
-            if params is not None:
-                packed, warm = self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
-                action, info = np.split(np.asarray(packed), [self.action_dim])
-                if np.isfinite(action).all() and np.isfinite(info[0]):
-                    break
-            bad = 1.0
-        else:  # no parameters give a plan: go on with that of the step before
-            action, warm = np.asarray(carry[0]), shifted(carry)
-        told = {f"plan_{name}": float(value) for name, value in zip(PlanInfo._fields, info, strict=True)}
-        return action, warm, {**told, "plan_bad": bad}
+
+        def planned(params: Any) -> Any:
+            return lambda: self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
+
+        good = None if state.good is None else planned(state.good)
+        plans = planned((state.model, state.scaling)), good
+        return first_finite(plans, lambda: (np.asarray(carry[0]), shifted(carry)), self.action_dim)
 
     def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
         """Remember what is new, and fit once enough of it has come."""
@@ -171,13 +153,8 @@ class Pets:
             self.settings.ensemble,
         )
         if not (np.isfinite(loss) and all_finite(model)):
-            fits = state.trouble.fits + 1
-            if fits >= MOST_TROUBLE:
-                raise TrainingFailed(
-                    f"{fits} fits in a row gave a model that is not finite: lower learning_rate (it is "
-                    f"{self.settings.ensemble.learning_rate:g}), or see whether observations, rewards or costs are huge."
-                )
-            return state._replace(waiting=0, trouble=state.trouble._replace(fits=fits)), {"bad_fits": fits}
+            trouble = state.trouble.bad_fit(self.settings.ensemble.learning_rate)
+            return state._replace(waiting=0, trouble=trouble), {"bad_fits": trouble.fits}
         good = None if state.scaling is None else (state.model, state.scaling)
         trouble = state.trouble._replace(fits=0)
         fitted = dict(model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, trouble=trouble)
@@ -185,44 +162,15 @@ class Pets:
 
     def adapt(self, state: PetsState, episode: Episode) -> tuple[PetsState, Metrics]:
         """Let what was paid, beside what was planned, move κ."""
-        plans = state.trouble.plans + 1 if np.any(episode.extras.get("plan_bad", 0.0)) else 0
-        if plans >= MOST_TROUBLE:
-            raise TrainingFailed(
-                f"plans of {plans} episodes in a row were not finite: see whether observations are huge, or lower "
-                "learning_rate."
-            )
-        with np.errstate(invalid="ignore"):  # a broken model's plan is infinite, and so are its ratios
-            feedback, told = self.feedback(state, episode)
-        rule = self.rule.update(state.rule, feedback)
+        trouble = state.trouble.after(episode)
+        learned, told = self.feedback(state, episode)
+        rule = self.rule.update(state.rule, learned)
         used = {"kappa": float(state.rule.kappa), **self.rule.report(state.rule)}
-        state = state._replace(rule=rule, trouble=state.trouble._replace(plans=plans))
-        return state, {**used, **told, "kappa_next": float(rule.kappa)}
+        return state._replace(rule=rule, trouble=trouble), {**used, **told, "kappa_next": float(rule.kappa)}
 
     def feedback(self, state: PetsState, episode: Episode) -> tuple[Feedback, Metrics]:
-        """What the rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention."""
-        spec = self.spec
-        if "plan_cost" not in episode.extras or state.scaling is None:
-            return Feedback(episode.paid, spec.limit, random=True), {}
-        weights = spec.weights(len(episode.reward))
-        seen = episode.extras
-        planned, U = float(weights @ seen["plan_cost"]), float(weights @ seen["plan_uncertainty"])
-        if bool(state.scaling.binary):
-            logit, u = seen["plan_first_cost"], seen["plan_first_uncertainty"]
-            residual, scale = binary_residual(logit, u, weights * episode.cost, spec.limit), 1.0
-            unit = float(np.median(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
-        else:
-            whole = U * spec.scale / float(weights.sum())  # of an episode that ended early, as if it had gone on
-            residual, scale = real_residual(episode.paid, planned, U), whole
-            unit = (spec.limit if spec.limit > 0.0 else episode.paid) / whole if U > 0.0 else 0.0
-        told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
-        told["unit"] = unit
-        return Feedback(episode.paid, spec.limit, False, residual, unit, scale), told
-
-
-@jax.jit
-def all_finite(tree: Any) -> Any:
-    """Whether every number of a tree of arrays is."""
-    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()
+        """What the rule learns from an episode."""
+        return feedback(self.spec, state.scaling is not None and bool(state.scaling.binary), episode)
 
 
 def capacity_for(count: int, capacity: int) -> int:

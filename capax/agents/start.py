@@ -11,6 +11,7 @@ import jax
 import jax.random as jr
 import numpy as np
 
+from capax.checks import numbers, said, shown
 from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.types import Episode, Key, Metrics
@@ -51,16 +52,16 @@ class Scripted(Random):
 
     def act(self, state: None, carry: None, obs: Any, key: Key) -> tuple[Any, None, Metrics]:
         try:
-            action = np.asarray(self.policy(np.array(obs)), np.float64).reshape(-1)
+            action = numbers(self.policy(np.array(obs))).reshape(-1)
         except InputError:
             raise
         except Exception as error:
             raise InputError(
-                f"initial_policy failed on an observation ({error!r}): give a function obs -> action."
+                f"initial_policy failed on an observation ({said(error)}): give a function obs -> action."
             ) from error
         if action.shape != (self.action_dim,) or not np.isfinite(action).all():
             raise InputError(
-                f"initial_policy returned {action.tolist()}: give {self.action_dim} finite numbers between "
+                f"initial_policy returned {shown(action.tolist())}: give {self.action_dim} finite numbers between "
                 f"{self.task.low.tolist()} and {self.task.high.tolist()}."
             )
         return to_unit(action, self.task.low, self.task.high), carry, {}
@@ -68,6 +69,7 @@ class Scripted(Random):
 
 def to_unit(action: Any, low: Any, high: Any) -> Any:
     """From the environment's units to [−1, 1]; what is outside the bounds is put on them."""
+    action = np.clip(action, low, high)
     return np.clip(2.0 * (action - low) / np.where(high > low, high - low, 1.0) - 1.0, -1.0, 1.0)
 
 

@@ -19,6 +19,18 @@ gym.register(
     max_episode_steps=200,
     kwargs={"cost_limit": 800.0, "discounted": False},
 )
+gym.register(
+    id="capax/Dot-v0",
+    entry_point="capax.envs.dot:Dot",
+    max_episode_steps=50,
+    kwargs={"cost_limit": 0.0, "discounted": False},
+)
+gym.register(
+    id="capax/CarRacingSkid-v0",
+    entry_point="capax.envs.racing:CarRacingSkid",
+    max_episode_steps=500,
+    kwargs={"cost_limit": 0.0, "discounted": False, "action_repeat": 2, "violation_rate": 0.4},
+)
 
 for _robot, _limit, _options in (
     ("HalfCheetah", 152.0, {}),

@@ -19,6 +19,9 @@ from capax.errors import EnvironmentFailed, InputError
 
 NO_SEED = re.compile(r"unexpected keyword argument 'seed'|takes no keyword arguments")
 """What Python says of a reset without `seed`, as old Gym had it."""
+SIDE = 64
+"""Pixels of an image's side."""
+
 Cost = Callable[[Array, Array, Array, Mapping[str, Any]], Any]
 """`cost(obs, action, next_obs, info)`, with the action as the environment sees it."""
 
@@ -27,7 +30,7 @@ class Step(NamedTuple):
     """What one action brought."""
 
     obs: Array
-    """`[S]`, float64."""
+    """`[S]`, float64, or an image `[64, 64, C]`, uint8."""
     reward: float
     cost: float
     terminated: bool
@@ -35,12 +38,15 @@ class Step(NamedTuple):
     truncated: bool
     """The episode was cut off here, which is not an end of the task."""
     info: Mapping[str, Any]
+    frames: tuple[float, ...] = (0.0,)
+    """The reward of each frame that the action was repeated for."""
 
 
 class Task:
     """An environment whose spaces were checked once, with its cost found and its episodes cut after `episode_steps`.
 
-    `cost_limit` and `discounted` are the ones that the environment is registered with, or None. What the environment, or
+    `cost_limit`, `discounted`, `violation_rate` and `repeat` are the ones that the environment is registered with, or None
+    (and 1). Observations are flat, or images: `image` is then their shape, and `obs_dim` 0. What the environment, or
     the cost function, does wrong in a reset or a step is `EnvironmentFailed`: one sentence that says what and when.
     """
 
@@ -53,8 +59,12 @@ class Task:
         self._space = _part(env, name, "action_space")
         self.low, self.high = _action_bounds(self._space, name)
         self.action_dim = self.low.size
-        self.obs_dim = _observation_size(_part(env, name, "observation_space"), name)
+        space = _part(env, name, "observation_space")
+        self.image = _image_shape(space, name)
+        self.obs_dim = 0 if self.image is not None else _observation_size(space, name)
+        self._dtype = getattr(space, "dtype", None)
         spec = _part(env, name, "spec", None)
+        self.repeat, self.violation_rate = repeat_of(spec, name)
         self.episode_steps = _episode_steps(env, spec, name, episode_steps)
         self.cost_limit, self.discounted = limit_of(spec, name)
         self._cost = cost
@@ -106,7 +116,8 @@ class Task:
             )
         cut = self.episode_steps is not None and self._steps >= self.episode_steps
         self._obs = obs
-        return Step(obs.copy(), reward, self._number(paid, "cost"), terminated, truncated or cut, info)
+        frames = (reward,) if self.repeat == 1 else self._frames(info)
+        return Step(obs.copy(), reward, self._number(paid, "cost"), terminated, truncated or cut, info, frames)
 
     def render(self) -> Any:
         """What the environment draws, or None if it cannot draw."""
@@ -149,8 +160,41 @@ class Task:
         # An action outside [-1, 1] has left the box, and a rounded number may have.
         return np.clip(native, space.low, space.high)
 
+    def _frames(self, info: Mapping[str, Any]) -> tuple[float, ...]:
+        """What each frame of a repeated action earned."""
+        rewards = self._array(info.get("rewards"), "info['rewards']").ravel()
+        if not 1 <= rewards.size <= self.repeat:
+            raise EnvironmentFailed(
+                f"{self.name} repeats actions {self.repeat} times but has {rewards.size} numbers in info['rewards']"
+                f"{self._when()}: put the reward of each frame there."
+            )
+        return tuple(rewards.tolist())
+
+    def _picture(self, value: Any) -> Array:
+        """A copy of an image, in uint8."""
+        try:
+            image = np.array(value)
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"The observation of {self.name} is {shown(value)}{self._when()}, which is no image: return an array."
+            ) from error
+        if image.shape != self.image or image.dtype != self._dtype:
+            raise EnvironmentFailed(
+                f"The observation of {self.name} is {image.dtype} of shape {image.shape}{self._when()}: return "
+                f"{self._dtype} of shape {self.image}, as its observation space says."
+            )
+        if image.dtype == np.uint8:
+            return image
+        if not (image >= 0.0).all() or not (image <= 1.0).all():  # NaN is neither
+            raise EnvironmentFailed(
+                f"The image of {self.name} has numbers outside of [0, 1]{self._when()}: return floats between, or uint8."
+            )
+        return np.round(255.0 * image).astype(np.uint8)
+
     def _observation(self, value: Any) -> Array:
-        """A copy `[S]`: some environments write into the same array at each step."""
+        """A copy: some environments write into the same array at each step."""
+        if self.image is not None:
+            return self._picture(value)
         obs = self._array(value, "observation")
         if obs.shape != (self.obs_dim,):
             raise EnvironmentFailed(
@@ -179,6 +223,8 @@ class Task:
             ) from error
         if not np.isfinite(array).all():
             raise EnvironmentFailed(f"The {what} of {self.name} is not finite{self._when()}: return finite numbers.")
+        if np.abs(array).max(initial=0.0) > np.finfo(np.float32).max:
+            raise EnvironmentFailed(f"The {what} of {self.name} is too large for float32{self._when()}: rescale it.")
         return array
 
     def _when(self) -> str:
@@ -278,6 +324,16 @@ def limit_of(spec: Any, name: str) -> tuple[float | None, bool | None]:
     return limit, discounted
 
 
+def repeat_of(spec: Any, name: str) -> tuple[int, float | None]:
+    """The `action_repeat` and `violation_rate` that an environment is registered with: 1 and None where it is not."""
+    registered = getattr(spec, "kwargs", None)
+    registered = registered if isinstance(registered, Mapping) else {}
+    rate = registered.get("violation_rate")
+    if rate is not None and not (is_number(rate) and 0.0 < rate < 1.0):
+        raise InputError(f"{name} is registered with violation_rate={shown(rate)}: register one between 0 and 1.")
+    return whole(f"action_repeat of {name}", registered.get("action_repeat", 1)), None if rate is None else float(rate)
+
+
 def _registered(env: str) -> Any:
     """Gymnasium's spec of `Id-v0` or `module:Id-v0`."""
     module, colon, name = env.rpartition(":")
@@ -295,6 +351,24 @@ def _registered(env: str) -> Any:
     near = nearest(name, gym.registry)
     hint = f"did you mean {' or '.join(near)}?" if near else "give one that Gymnasium has, or module:Id-v0."
     raise InputError(f"There is no environment {shown(name)}: {hint}")
+
+
+def _image_shape(space: Any, name: str) -> tuple[int, ...] | None:
+    """Of an image that the convolutions take; None where observations are no images."""
+    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
+        return None
+    if space.shape[:2] != (SIDE, SIDE) or space.shape[2] not in (1, 3):
+        raise InputError(
+            f"{name} has images of shape {space.shape}: make them ({SIDE}, {SIDE}, 3) or ({SIDE}, {SIDE}, 1), for "
+            f"instance with gymnasium.wrappers.ResizeObservation(env, ({SIDE}, {SIDE}))."
+        )
+    within = np.min(space.low) >= 0.0 and np.max(space.high) <= 1.0
+    if space.dtype != np.uint8 and not (np.issubdtype(space.dtype, np.floating) and within):
+        raise InputError(
+            f"{name} has images of {space.dtype} between {np.min(space.low):g} and {np.max(space.high):g}: give uint8, or "
+            "floats from 0 to 1."
+        )
+    return tuple(int(n) for n in space.shape)
 
 
 def _observation_size(space: Any, name: str) -> int:

@@ -19,7 +19,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float
 
-from capax.checks import between, room, settle, whole, word
+from capax.checks import between, flag, room, settle, whole, word
 from capax.errors import InputError
 from capax.penalty import conservative
 from capax.types import Key
@@ -61,6 +61,8 @@ class CEM:
     """0: the paper's truncated normal, independent from step to step. Above: noise whose power falls as frequency^−colour."""
     shrink: float = 1.0
     """The population is divided by this from round to round, down to twice the elites."""
+    clip: bool = False
+    """Put what is drawn beyond the range on its bounds (PlaNet), instead of drawing within it (the published PETS)."""
     keep: float = 0.0
     """Share of the elites, rounded down, that enter the next round's population as they are."""
     execute: str = "mean"
@@ -73,6 +75,7 @@ class CEM:
         settle(self, between(0.0, 1.0), "smoothing", "keep")
         settle(self, between(0.0, 2.0), "spread")
         settle(self, between(0.0, 8.0), "colour")
+        settle(self, flag, "clip")
         settle(self, between(1.0, 1e9), "shrink")
         settle(self, partial(word, choices=("mean", "best")), "execute")
         if self.elites > self.population:
@@ -177,7 +180,7 @@ def plan(
 
     def round_of(mean: Any, variance: Any, others: Any, key: Key, size: int) -> tuple[Any, ...]:
         k_noise, k_model = jr.split(key)
-        fresh = sample(k_noise, mean, jnp.sqrt(variance), size, cem.colour)
+        fresh = sample(k_noise, mean, jnp.sqrt(variance), size, cem.colour, cem.clip)
         actions = jnp.concatenate([fresh, others])  # [N H A]
         imagined = rollout(params, start, actions, k_model)
         scores = judge(imagined, kappa, limit, binary)
@@ -221,13 +224,15 @@ def describe(scores: Scores, imagined: Imagined, elites: Any, acted: Any) -> Pla
 
 
 def sample(
-    key: Key, mean: Float[Array, "H A"], sd: Float[Array, "H A"], size: int, colour: float
+    key: Key, mean: Float[Array, "H A"], sd: Float[Array, "H A"], size: int, colour: float, clip: bool = False
 ) -> Float[Array, "N H A"]:
     """Candidates in [−1, 1] around the mean.
 
     Without colour, a normal truncated at two deviations whose deviation is at most half the distance to the nearer
-    bound (the published planner); with it, correlated noise that is clipped at the bounds.
+    bound (the published planner); with it, or with `clip`, noise that is clipped at the bounds.
     """
+    if colour == 0.0 and clip:
+        return jnp.clip(mean + sd * jr.normal(key, (size, *mean.shape)), -1.0, 1.0)
     if colour == 0.0:
         room = jnp.minimum(mean + 1.0, 1.0 - mean) / 2.0
         return mean + jnp.minimum(sd, room) * jr.truncated_normal(key, -2.0, 2.0, (size, *mean.shape))

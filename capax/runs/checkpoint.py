@@ -7,21 +7,16 @@ its own. The log is on the disk before the state that needs it, and a state has 
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any, BinaryIO, NamedTuple
 
 from capax import __version__
-from capax.buffer import COLUMNS, Buffer
-from capax.errors import InputError
+from capax.errors import Damaged, InputError
 from capax.loop import Progress
 from capax.runs import folder, tensors, tree
-from capax.runs.tensors import Damaged
-from capax.types import Episode
+from capax.types import Episode, Record
 
 FOLDER, LOG = "checkpoints", "buffer.log"
 FORMAT = 1
@@ -118,20 +113,19 @@ class Checkpoints:
             )
         return None, warnings
 
-    def _log(self, buffer: Buffer) -> None:
+    def _log(self, buffer: Any) -> None:
         """Append what the log has not seen; whatever an interrupted writing left behind its end is overwritten."""
         log = self.folder / LOG
-        new = buffer.since(self._rows)
         if self._bytes and buffer.added == self._rows:
             return
         with log.open("r+b" if log.exists() else "w+b") as file:
             file.seek(self._bytes)
             file.truncate()
-            wrote = tensors.write(file, new, json.dumps({"added": buffer.added}))
+            wrote = sum(
+                tensors.write(file, arrays, json.dumps({"added": added})) for arrays, added in buffer.since(self._rows)
+            )
             file.flush()
             os.fsync(file.fileno())
-        if not self._bytes:
-            folder.sync(self.folder)
         self._rows, self._bytes = buffer.added, self._bytes + wrote
 
 
@@ -163,10 +157,12 @@ def read(path: Path, config: Mapping[str, Any], like: Any, *, log: bool = True) 
             raise Damaged("its numbers are none")
         seen = 0
 
-        def logged(count: int, added: int) -> Buffer:
+        def logged(count: int, added: int) -> Any:
             nonlocal seen
-            seen = added
-            return read_log(path.parent / LOG, length, count, added) if log else buffer_like(like)
+            seen, empty = added, tree.buffer_of(like)
+            if empty is None:
+                raise Damaged("it has a buffer, which this run's agent has not")
+            return read_log(path.parent / LOG, length, count, added, type(empty)) if log else empty
 
         state = tree.unflatten(said["state"], arrays, logged)
         fresh = tree.unflatten(said["fresh"], arrays, logged)
@@ -178,48 +174,28 @@ def read(path: Path, config: Mapping[str, Any], like: Any, *, log: bool = True) 
     return Saved(Progress(number, steps, state, tuple(fresh)), row, str(said["version"])), seen, length
 
 
-def buffer_like(like: Any) -> Buffer:
-    buffer = tree.buffer_of(like)
-    if buffer is None:
-        raise Damaged("it has a buffer, which this run's agent has not")
-    return buffer
-
-
-def read_log(path: Path, length: int, size: int, added: int) -> Buffer:
+def read_log(path: Path, length: int, size: int, added: int, kind: Any) -> Any:
     """The buffer that held the last `size` of `added` transitions when the log was `length` bytes long."""
-    parts: dict[str, Any] = {}
-    filled = at = 0
-    first = added - size
+    at = 0
+
+    def records(file: BinaryIO) -> Iterator[Record]:
+        nonlocal at
+        while at < length:
+            arrays, text, taken = tensors.read(file, length - at)
+            at += taken
+            yield arrays, int(json.loads(text)["added"])
+
     try:
         with path.open("rb") as file:
-            left = min(length, os.fstat(file.fileno()).st_size)
-            if left < length or size > length:
-                raise Damaged(f"{path.name} ends too early")
-            while at < length:
-                arrays, text, taken = tensors.read(file, length - at)
-                at += taken
-                after = json.loads(text)["added"]
-                rows = len(arrays["reward"])
-                if not parts:
-                    if size * sum(math.prod(arrays[n].shape[1:]) * arrays[n].itemsize for n in COLUMNS) > length:
-                        raise Damaged(f"{size} transitions do not fit into it")
-                    parts = {n: np.empty((size, *arrays[n].shape[1:]), arrays[n].dtype) for n in COLUMNS}
-                begin, end = max(first, after - rows), min(added, after)
-                if begin < end:
-                    for name, column in parts.items():
-                        column[begin - first : end - first] = arrays[name][
-                            begin - (after - rows) : end - (after - rows)
-                        ]
-                    filled += end - begin
+            if os.fstat(file.fileno()).st_size < length:
+                raise Damaged("it ends too early")
+            return kind.restored(records(file), size, added, length)
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from None
     except Damaged as error:
         raise Damaged(f"{path.name}, byte {at}: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, MemoryError) as error:
         raise Damaged(f"{path.name} holds no transitions ({error!r})") from None
-    if filled != size:
-        raise Damaged(f"{path.name} holds {filled} of {size} transitions")
-    return Buffer(**parts, added=added)
 
 
 def policy_state(run: Path, config: Mapping[str, Any], like: Any, warn: Callable[[str], None]) -> Any:

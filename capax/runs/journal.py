@@ -124,12 +124,12 @@ def _step(line: bytes) -> Any:
 def interrupted_row(trace: Trace, limit: float, spec: Spec, reason: str) -> dict[str, Any]:
     """A row of `interrupted.jsonl`."""
     reward, cost = (np.array([step[i] for step in trace.seen]) for i in (0, 1))
-    weights = spec.gamma ** np.arange(len(reward))
+    weights = spec.discounts(len(reward))
     return {
         "episode": trace.number,
         "steps": trace.before,
         "phase": trace.phase,
-        "length": len(reward),
+        "length": spec.repeat * len(reward),
         "return": float(reward.sum()),
         "discounted_return": float(weights @ reward),
         "cost": float(cost.sum()),

@@ -16,6 +16,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy import ndarray as Array
 
+from capax.errors import Damaged
+
 DTYPES = {
     "BOOL": np.dtype(np.bool_),
     "U8": np.dtype(np.uint8),
@@ -36,10 +38,6 @@ TEXT = "__metadata__"
 DIGEST = "sha256"
 LARGEST_HEADER = 64 << 20
 """Bytes; a header that claims more is damaged."""
-
-
-class Damaged(ValueError):
-    """The bytes are not what was written; says where."""
 
 
 class Piece(NamedTuple):

@@ -17,14 +17,19 @@ import optax
 import scipy.sparse as sp
 from numpy import ndarray as Array
 
+from capax.agents.adapting import Trouble
 from capax.agents.calibrated import CalibratedState
-from capax.agents.pets import PetsState, Trouble
+from capax.agents.pets import PetsState
+from capax.agents.planet import PlanetState
 from capax.agents.tabular import TabularState
 from capax.buffer import Buffer
 from capax.conformal import ConformalState
+from capax.errors import Damaged
+from capax.frames import Frames
 from capax.kappa import AdamState, Kappa
 from capax.models.ensemble import Ensemble, Scaling
-from capax.runs.tensors import NAMES, Damaged
+from capax.models.rssm import GRU, RSSM, Conv, Dense, Members
+from capax.runs.tensors import NAMES
 from capax.tabular.counts import CountModel
 from capax.tabular.lp import Solution
 from capax.types import Episode
@@ -36,10 +41,16 @@ CLASSES: dict[str, Any] = {
         CalibratedState,
         ConformalState,
         CountModel,
+        Conv,
+        Dense,
         Ensemble,
         Episode,
+        GRU,
         Kappa,
+        Members,
         PetsState,
+        RSSM,
+        PlanetState,
         Scaling,
         Solution,
         TabularState,
@@ -48,6 +59,8 @@ CLASSES: dict[str, Any] = {
         optax.ScaleByAdamState,
     )
 }
+LOGGED = (Buffer, Frames)
+"""Buffers: what they hold is kept in a log."""
 WORDS = ("optimal", "infeasible")
 """The only texts in a state: `Solution.status`."""
 DEEPEST = 64
@@ -76,7 +89,7 @@ def flatten(value: Any, arrays: dict[str, Array]) -> Any:
         csr = sp.csr_array(value)
         parts = [flatten(part, arrays) for part in (csr.data, csr.indices, csr.indptr)]
         return {"csr": parts, "shape": [int(n) for n in csr.shape]}
-    if isinstance(value, Buffer):
+    if isinstance(value, LOGGED):
         return {"buffer": {"size": value.size, "added": value.added}}
     name = type(value).__name__
     if CLASSES.get(name) is type(value):
@@ -96,7 +109,7 @@ def _array(value: Array, arrays: dict[str, Array]) -> dict[str, Any]:
     return {"array": name, "order": order}
 
 
-Logged = Callable[[int, int], Buffer]
+Logged = Callable[[int, int], Any]
 """From a size and a number of transitions ever added to the buffer that had them."""
 
 
@@ -152,9 +165,9 @@ def check(value: Any, like: Any, where: str = "state") -> None:
         return
     if type(value) is not type(like):
         raise Damaged(f"its {where} is of type {type(value).__name__}, this run's {type(like).__name__}")
-    if isinstance(like, Buffer):  # of any length
-        for one, other in zip(value.columns, like.columns, strict=True):
-            check(one[:0], other[:0], f"{where} (rows)")
+    if isinstance(like, LOGGED):  # of any length
+        if value.size and value.layout != like.layout:
+            raise Damaged(f"its {where} has rows of {value.layout}, this run's {like.layout}")
     elif fields_of(type(like)):
         for name in fields_of(type(like)):
             check(getattr(value, name), getattr(like, name), f"{where}.{name}")
@@ -165,9 +178,9 @@ def check(value: Any, like: Any, where: str = "state") -> None:
             check(one, other, f"{where}[{number}]")
 
 
-def buffer_of(value: Any) -> Buffer | None:
-    """The buffer within a state, if there is one."""
-    if isinstance(value, Buffer):
+def buffer_of(value: Any) -> Any:
+    """The buffer within a state, or None."""
+    if isinstance(value, LOGGED):
         return value
     parts = value if isinstance(value, tuple) else ()
     return next((found for part in parts if (found := buffer_of(part)) is not None), None)

@@ -1,0 +1,96 @@
+"""What do agents that plan with an uncertain model share: the feedback for κ, and what to do when numbers are not finite?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from capax.conformal import binary_residual, real_residual
+from capax.errors import TrainingFailed
+from capax.kappa import Feedback
+from capax.planning.ccem import PlanInfo
+from capax.types import Episode, Metrics, Spec
+
+MOST_TROUBLE = 3
+"""Fits in a row that may come out not finite, and episodes in a row that may hold such a plan, before the run stops."""
+
+
+class Trouble(NamedTuple):
+    """What has gone wrong since it last went well."""
+
+    fits: int = 0
+    """Fits in a row that were thrown away."""
+    plans: int = 0
+    """Episodes in a row with a plan that was not finite."""
+
+    def bad_fit(self, learning_rate: float) -> Trouble:
+        """One more fit that is not finite."""
+        fits = self.fits + 1
+        if fits >= MOST_TROUBLE:
+            raise TrainingFailed(
+                f"{fits} fits in a row gave a model that is not finite: lower learning_rate (it is {learning_rate:g}), "
+                "or see whether observations, rewards or costs are huge."
+            )
+        return self._replace(fits=fits)
+
+    def after(self, episode: Episode) -> Trouble:
+        """With an episode's plans looked at."""
+        plans = self.plans + 1 if np.any(episode.extras.get("plan_bad", 0.0)) else 0
+        if plans >= MOST_TROUBLE:
+            raise TrainingFailed(
+                f"plans of {plans} episodes in a row were not finite: see whether observations are huge, or lower "
+                "learning_rate."
+            )
+        return self._replace(plans=plans)
+
+
+def first_finite(
+    plans: Iterable[Callable[[], tuple[Any, Any]] | None], otherwise: Callable[[], tuple[Any, Any]], action_dim: int
+) -> tuple[Any, Any, Metrics]:
+    """The action, the carry and the report of the first plan that is finite; `otherwise` makes an action and a carry.
+
+    A plan comes as its first action and its `PlanInfo` in one array, and the next carry.
+    """
+    bad = 0.0
+    for make in plans:
+        if make is not None:
+            packed, carry = make()
+            action, info = np.split(np.asarray(packed), [action_dim])
+            if np.isfinite(action).all() and np.isfinite(info[0]):
+                break
+        bad = 1.0
+    else:
+        action, carry = otherwise()
+    told = {f"plan_{name}": float(value) for name, value in zip(PlanInfo._fields, info, strict=True)}
+    return action, carry, {**told, "plan_bad": bad}
+
+
+def feedback(spec: Spec, binary: bool, episode: Episode) -> tuple[Feedback, Metrics]:
+    """What a rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention."""
+    seen = episode.extras
+    if "plan_cost" not in seen:
+        return Feedback(episode.paid, spec.limit, random=True), {}
+    weights = spec.weights(len(episode.reward))
+    with np.errstate(invalid="ignore"):  # a broken model's plan is infinite, and so are its ratios
+        planned, U = float(weights @ seen["plan_cost"]), float(weights @ seen["plan_uncertainty"])
+        if binary:
+            logit, u = seen["plan_first_cost"], seen["plan_first_uncertainty"]
+            residual, scale = binary_residual(logit, u, weights * episode.cost, spec.limit), 1.0
+            unit = float(np.median(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
+        else:
+            whole = U * spec.scale / float(weights.sum())  # of an episode that ended early, as if it had gone on
+            residual, scale = real_residual(episode.paid, planned, U), whole
+            unit = (spec.limit if spec.limit > 0.0 else episode.paid) / whole if U > 0.0 else 0.0
+    told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
+    told["unit"] = unit
+    return Feedback(episode.paid, spec.limit, False, residual, unit, scale), told
+
+
+@jax.jit
+def all_finite(tree: Any) -> Any:
+    """Whether every number of a tree of arrays is."""
+    return jnp.stack([jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree)]).all()

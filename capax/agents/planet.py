@@ -1,0 +1,172 @@
+"""CAP from images: a recurrent state-space model, constrained CEM among its beliefs, and a rule that moves κ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
+from capax.agents.start import uniform
+from capax.checks import above_0, settle, whole
+from capax.errors import InputError
+from capax.frames import Frames, Seen
+from capax.kappa import Feedback, Rule
+from capax.models import rssm
+from capax.models.rssm import RSSM, Belief, RSSMSettings
+from capax.planning.ccem import CEM, plan
+from capax.types import Episode, Key, Metrics, Spec
+
+
+@dataclass(frozen=True)
+class PlanetSettings:
+    """What the agent is made of; the defaults are PlaNet's and the paper's."""
+
+    rssm: RSSMSettings = field(default_factory=RSSMSettings)
+    cem: CEM = field(
+        default_factory=lambda: CEM(
+            horizon=12, iterations=10, population=1000, elites=100, smoothing=0.0, spread=1.0, clip=True
+        )
+    )
+    start_steps: int = 5000
+    """Random steps before the first fit (paper: 5 episodes)."""
+    buffer: int = 1_000_000
+    """Steps that are remembered."""
+    gamma: float = 0.99
+    """Discount of a frame, in discounted sums."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.rssm, RSSMSettings) or not isinstance(self.cem, CEM):
+            raise InputError("rssm and cem are settings of their own: give RSSMSettings(...) and CEM(...).")
+        settle(self, partial(whole, least=2), "start_steps", "buffer")
+        settle(self, above_0(0.999999), "gamma")
+        if self.rssm.chunk > self.buffer:
+            raise InputError(f"buffer is {self.buffer}, less than chunk, {self.rssm.chunk}: give at least that many.")
+
+
+class PlanetState(NamedTuple):
+    """What the agent remembers from episode to episode."""
+
+    model: RSSM
+    optimiser: Any
+    fits: int
+    """Fits so far; before the first, the agent acts at random."""
+    binary: bool
+    """Every cost seen was 0 or 1."""
+    buffer: Frames
+    rule: Any
+    good: RSSM | None = None
+    """Parameters of the fit before: used where the present ones fail."""
+    trouble: Trouble = Trouble()
+
+
+@dataclass(frozen=True)
+class Planet:
+    """CAP with a latent model (Algorithm 1 with the binary cost of section 4.3)."""
+
+    spec: Spec
+    rule: Rule
+    image: tuple[int, int, int]
+    action_dim: int
+    settings: PlanetSettings
+
+    @cached_property
+    def _step(self) -> Any:
+        settings = self.settings.rssm
+        rollout = partial(rssm.rollout, settings=settings)
+
+        def step(key: Key, net: RSSM, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
+            belief, last = carry
+            k_filter, k_plan = jr.split(key)
+            embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
+            noise = jr.normal(k_filter, (settings.stoch,))
+            belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.min_sd)
+            nothing = jnp.zeros((self.settings.cem.horizon, self.action_dim))
+            chosen, _, info = plan(
+                k_plan, (net, None), belief, nothing, kappa, limit, binary, rollout=rollout, cem=self.settings.cem
+            )
+            return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
+
+        return jax.jit(step)
+
+    @cached_property
+    def _decode(self) -> Any:
+        return jax.jit(lambda net, belief: rssm.decode(net, belief.feature[None])[0])
+
+    def init(self, key: Key) -> PlanetState:
+        model = rssm.init(key, self.image[-1], self.action_dim, self.settings.rssm)
+        return PlanetState(model, rssm.optimiser(self.settings.rssm).init(model), 0, True, Frames(()), self.rule.init())
+
+    def like(self, key: Key) -> PlanetState:
+        """A state with the classes and shapes of every one that this agent comes to have."""
+        blank = self.init(key)
+        none = np.zeros(0, np.float32)
+        seen = Seen(np.zeros((1, *self.image), np.uint8), np.zeros((0, self.action_dim), np.float32), none, none)
+        return blank._replace(buffer=Frames((seen,)), good=blank.model)
+
+    def begin(self, state: PlanetState) -> Any:
+        return rssm.start((), self.settings.rssm), jnp.zeros(self.action_dim)
+
+    def act(self, state: PlanetState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        """See the image, then take the first action of the best plan within the limit."""
+        if state.fits == 0:
+            return np.asarray(uniform(key, self.action_dim)), carry, {}
+        per_step = np.float32(self.spec.limit / self.spec.scale)
+
+        def planned(net: RSSM) -> Any:
+            return lambda: self._step(key, net, obs, carry, np.float32(state.rule.kappa), per_step, state.binary)
+
+        good = None if state.good is None else planned(state.good)
+        last = carry[1]
+        return first_finite((planned(state.model), good), lambda: (np.asarray(last), carry), self.action_dim)
+
+    def learn(self, state: PlanetState, episodes: Sequence[Episode], key: Key) -> tuple[PlanetState, Metrics]:
+        """Remember what is new, then train on sequences of all that was seen."""
+        settings, buffer, binary = self.settings.rssm, state.buffer, state.binary
+        for episode in episodes:
+            buffer = buffer.add(episode, self.settings.buffer)
+            binary = binary and bool(np.isin(episode.cost, (0.0, 1.0)).all())
+        rule = state.rule if binary == state.binary else self.rule.init()  # logits became costs: other units
+        state = state._replace(buffer=buffer, binary=binary, rule=rule)
+        k_draw, k_update = jr.split(key)
+        rng = np.random.default_rng(np.asarray(jr.key_data(k_draw)))
+        model, optimiser, told = state.model, state.optimiser, []
+        for number in range(settings.updates):
+            data = buffer.draw(rng, settings.batch, settings.chunk)
+            model, optimiser, parts = rssm.update(
+                model, optimiser, data, np.bool_(binary), jr.fold_in(k_update, number), settings
+            )
+            told.append(parts)
+        losses = {f"loss_{name}": float(np.mean([part[i] for part in told])) for i, name in enumerate(parts._fields)}
+        loss = sum(losses.values())
+        if not (np.isfinite(loss) and all_finite(model)):
+            trouble = state.trouble.bad_fit(settings.learning_rate)
+            return state._replace(trouble=trouble), {"bad_fits": trouble.fits}
+        good = None if state.fits == 0 else state.model
+        trouble = state.trouble._replace(fits=0)
+        fitted = dict(model=model, optimiser=optimiser, fits=state.fits + 1, good=good, trouble=trouble)
+        return state._replace(**fitted), {"model_loss": loss, **losses}
+
+    def adapt(self, state: PlanetState, episode: Episode) -> tuple[PlanetState, Metrics]:
+        """Let what was paid, beside what was planned, move κ."""
+        trouble = state.trouble.after(episode)
+        learned, told = self.feedback(state, episode)
+        rule = self.rule.update(state.rule, learned)
+        used = {"kappa": float(state.rule.kappa), **self.rule.report(state.rule)}
+        return state._replace(rule=rule, trouble=trouble), {**used, **told, "kappa_next": float(rule.kappa)}
+
+    def feedback(self, state: PlanetState, episode: Episode) -> tuple[Feedback, Metrics]:
+        """What the rule learns from an episode."""
+        return feedback(self.spec, state.binary, episode)
+
+    def seen(self, state: PlanetState, carry: Any) -> Any:
+        """What the agent believes to see: the image decoded from its belief, uint8."""
+        belief: Belief = carry[0]
+        picture = np.asarray(self._decode(state.model, belief))
+        return np.clip((picture + 0.5) * 256.0, 0.0, 255.0).astype(np.uint8)
