@@ -1,6 +1,6 @@
 """What does a checkpoint cost? Time and memory with 200,000 images in the buffer, and the share of a small training run.
 
-python benchmarks/checkpoint.py [--images 200000] [--parameters 5000000]
+python benchmarks/checkpoint.py [--images 200000]
 """
 
 from __future__ import annotations
@@ -12,33 +12,25 @@ import statistics
 import tempfile
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+import jax
+import jax.random as jr
 import numpy as np
 
 import capax
-from capax.buffer import Buffer
+from capax.agents.planet import Planet, PlanetSettings
+from capax.conformal import Conformal
 from capax.loop import Progress
-from capax.runs import checkpoint, tree
+from capax.runs import checkpoint
 from capax.runs.checkpoint import Checkpoints
-from capax.types import Episode
+from capax.types import Episode, Spec
 
 EPISODE = 1000
 """Images between two checkpoints."""
 FASTEST = 30 * 60.0
 """Seconds in which a run over 200,000 frames is meant to be done on the fastest machine; all others take longer."""
 MIB = 1 << 20
-
-
-class ImageState(NamedTuple):
-    """What an agent that sees images remembers: parameters, two moments of each, and the frames."""
-
-    parameters: Any
-    moments: Any
-    buffer: Buffer
-
-
-tree.CLASSES["ImageState"] = ImageState
 
 
 def resident() -> float:
@@ -51,53 +43,45 @@ def forget_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
-def seen(frames: np.ndarray, count: int) -> Buffer:
-    """The first `count` frames, as a buffer; a sequence needs no second copy of them."""
-    none, number = np.zeros((count, 0), np.float32), np.zeros(count, np.float32)
-    return Buffer(frames[:count], np.zeros((count, 3), np.float32), number, number, none, number, added=count)
-
-
-def images(folder: Path, count: int, parameters: int) -> None:
-    frames = np.random.default_rng(0).integers(0, 255, (count, 64, 64, 3), np.uint8)
-    weights = np.random.default_rng(1).normal(size=parameters).astype(np.float32)
-    moments = (weights.copy(), weights.copy())
-    checkpoints, took = Checkpoints(folder), []
-    config = {"steps": count}
-    forget_peak()
-    before = resident()
+def images(folder: Path, count: int) -> None:
+    """The image agent at the paper's sizes, with a state as it is after each of `count` / 1000 episodes."""
+    agent = Planet(Spec(0.0, 0.99, False, 500, 2), Conformal(0.4), (64, 64, 3), 3, PlanetSettings())
+    state = agent.init(jr.key(0))
+    state = state._replace(good=state.model)
+    parameters = sum(leaf.size for leaf in jax.tree.leaves(state.model))
+    rng, one = np.random.default_rng(0), np.zeros(EPISODE, np.float32)
+    checkpoints, took, config = Checkpoints(folder), [], {"steps": count}
+    episode, peak, held = None, 0.0, 0.0
     for done in range(EPISODE, count + 1, EPISODE):
-        last = frames[done - EPISODE : done]
-        one = np.zeros(EPISODE, np.float32)
-        fresh = Episode(last, np.zeros((EPISODE, 3)), one, one, last[:0], 0.0, 0.0, {}, one)
-        state = ImageState(weights, moments, seen(frames, done - EPISODE))  # the last episode is yet to be learned from
-        began = time.perf_counter()
-        checkpoints.save(Progress(done // EPISODE, done, state, (fresh,)), {"episode": done // EPISODE}, config)
+        if episode is not None:
+            state = state._replace(buffer=state.buffer.add(episode, count))
+        frames = rng.integers(0, 255, (EPISODE + 1, 64, 64, 3), np.uint8)
+        episode = Episode(frames[:-1], np.zeros((EPISODE, 3)), one, one, frames[1:], 0.0, 0.0, {}, one)
+        forget_peak()
+        before, began = resident(), time.perf_counter()
+        checkpoints.save(Progress(done // EPISODE, done, state, (episode,)), {"episode": done // EPISODE}, config)
         took.append(time.perf_counter() - began)
-    peak = resident() - before
-    held = (frames.nbytes + 3 * weights.nbytes) / MIB
+        peak = max(peak, resident() - before)
+    held = sum(seen.image.nbytes for seen in state.buffer.episodes) / MIB
     disk = sum(path.stat().st_size for path in (folder / "checkpoints").iterdir()) / MIB
-    total = sum(took)
-    print(f"{count} images and {parameters} parameters: {held:.0f} MiB in memory, {disk:.0f} MiB on disk")
+    print(f"{count} images and {parameters} parameters: {held:.0f} MiB of images in memory, {disk:.0f} MiB on disk")
     tenth, ms = len(took) // 10, [1e3 * seconds for seconds in took]
     print(
         f"  a checkpoint every {EPISODE} images: median {statistics.median(ms):.0f} ms, slowest {max(ms):.0f} ms; "
         f"first tenth {statistics.median(ms[:tenth]):.0f} ms, last tenth {statistics.median(ms[-tenth:]):.0f} ms"
     )
-    share = total / (FASTEST * count / 200_000)
+    whole = FASTEST * count / 200_000
     print(
-        f"  all {len(took)}: {total:.1f} s, {100 * share:.1f} % of a training in {FASTEST * count / 200_000 / 60:.0f} minutes"
+        f"  all {len(took)}: {sum(took):.1f} s, {100 * sum(took) / whole:.1f} % of a training in {whole / 60:.0f} minutes"
     )
-    print(f"  memory on top while saving: {peak:.0f} MiB ({100 * peak / held:.1f} %)")
-    like = ImageState(weights, moments, seen(frames, 0))
-    del frames, state, last, fresh
+    print(f"  memory on top while saving: {peak:.0f} MiB at most")
+    size = state.buffer.size
+    del state, episode, frames
     forget_peak()
     before, began = resident(), time.perf_counter()
-    saved, _ = Checkpoints(folder).newest(config, like)
-    assert saved is not None and saved.progress.state.buffer.size == count - EPISODE
-    print(
-        f"  loading: {time.perf_counter() - began:.1f} s, {resident() - before:.0f} MiB at its peak for "
-        f"{saved.progress.state.buffer.obs.nbytes / MIB + 3 * weights.nbytes / MIB:.0f} MiB"
-    )
+    saved, _ = Checkpoints(folder).newest(config, agent.like(jr.key(0)))
+    assert saved is not None and saved.progress.state.buffer.size == size
+    print(f"  loading: {time.perf_counter() - began:.1f} s, {resident() - before:.0f} MiB at its peak")
 
 
 def training(folder: Path) -> None:
@@ -124,7 +108,6 @@ def training(folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=200_000)
-    parser.add_argument("--parameters", type=int, default=5_000_000)
     parser.add_argument(
         "--folder", type=Path, default=None, help="where to write; a temporary folder if it is not given"
     )
@@ -132,7 +115,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         os.sync()
-        images(folder, options.images, options.parameters)
+        images(folder, options.images)
         training(folder)
     finally:
         shutil.rmtree(folder)

@@ -79,6 +79,11 @@ def logged() -> dict[str, Any]:
 
 BOX = dict(env=walk(), steps=60, cost_limit=12.0, episode_steps=10, settings=SMALL, preset="fast")
 FINITE = dict(env="capax/Gridworld-v0", steps=400, episode_steps=50)
+IMAGE = dict(env="capax/Dot-v0", steps=48, episode_steps=8, preset="fast", violation_rate=0.2)
+IMAGE["settings"] = dict(
+    deter=6, stoch=3, hidden=6, depth=1, members=2, batch=2, chunk=4, updates=2, horizon=3, iterations=2, population=8,
+    elites=2, start_steps=16,
+)  # fmt: skip
 AGENTS: dict[str, dict[str, Any]] = {
     "cap conformal": BOX | dict(violation_rate=0.2),
     "cap adam": BOX | dict(kappa="adam"),
@@ -95,6 +100,9 @@ AGENTS: dict[str, dict[str, Any]] = {
     "logged data, policy": BOX | dict(initial_data=logged(), initial_policy=policy),
     "own cost": BOX | dict(cost=lambda obs, action, next_obs, info: float(next_obs[0] ** 2)),
     "rare fits": BOX | dict(settings=SMALL | dict(fit_every=10), env=walk(ends=True)),
+    "image conformal": IMAGE,
+    "image adam": IMAGE | dict(kappa="adam"),
+    "image, a small buffer": IMAGE | dict(settings=IMAGE["settings"] | dict(buffer=20)),
     "tabular pi": FINITE,
     "tabular fixed": FINITE | dict(kappa=0.05),
     "tabular ccem": FINITE | dict(method="ccem"),
