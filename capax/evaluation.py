@@ -12,12 +12,14 @@ import jax.random as jr
 import numpy as np
 
 from capax import video
+from capax.agents.planet import Planet
 from capax.collect import EpisodeCollector
 from capax.configuration import check_count, check_seed, loaded, path_of
 from capax.envs.adapt import Cost, Task, make
 from capax.errors import InputError
 from capax.policy import restore
 from capax.recording import discounted_return
+from capax.report.imagined import Watched
 from capax.runs.run import Run
 from capax.training import same_sizes
 from capax.types import Spec
@@ -77,24 +79,31 @@ def evaluate(
         )
     if cost is None and config["own_cost"]:
         raise InputError(f"{run.folder} was trained with a cost function: call capax.evaluate(run, cost=...) with it.")
-    render = None if film is None else "rgb_array"
+    watched = film is not None and isinstance(agent, Planet)  # its film shows what it sees, which needs no drawing
+    render = None if film is None or watched else "rgb_array"
     if film is not None:
-        prepare_film(Path(film), config["task"])
+        prepare_film(Path(film), "" if watched else config["task"])
     task = make(env or task_id, cost=cost, episode_steps=config["episode_steps"], render_mode=render)
     limit = math.inf if config["cost_limit"] is None else config["cost_limit"]
     spec = Spec(limit, config["gamma"], config["discounted"], config["episode_steps"], config["repeat"])
     try:
         same_sizes(task, config)
-        rows, frames = [], []
+        rows: list[dict[str, Any]] = []
+        frames: list[Any] = []
         for number in range(episodes):
             filmed = film is not None and number == 0
 
-            def draw(action: Any, step: Any, filmed: bool = filmed) -> None:
-                if filmed:
+            eyes = Watched(agent) if filmed and isinstance(agent, Planet) else None
+
+            def draw(action: Any, step: Any, filmed: bool = filmed, eyes: Any = eyes) -> None:
+                if eyes is not None:
+                    frames.append(eyes.frame(state, len(frames), step.cost))
+                elif filmed:
                     frames.append(video.frame_of(task.render))
 
             key = jr.fold_in(jr.fold_in(jr.key(seed), FRESH), number)
-            episode = EpisodeCollector(task, spec, on_step=draw).collect(agent, state, key)
+            actor: Any = agent if eyes is None else eyes
+            episode = EpisodeCollector(task, spec, on_step=draw).collect(actor, state, key)
             weights = spec.discounts(len(episode.reward))
             row = {
                 "episode": number,

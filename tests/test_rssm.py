@@ -78,6 +78,30 @@ def test_convolutions_have_the_sizes_of_the_paper():
     assert rssm.decode(full, jnp.zeros((1, 230))).shape == (1, 64, 64, 3)
 
 
+@pytest.mark.parametrize("side", [6, 14, 31])
+def test_a_convolution_of_stride_2_in_another_form(side):
+    x, w = jr.normal(jr.key(0), (2, side, side, 3)), jr.normal(jr.key(1), (4, 4, 3, 5))
+    plain = jax.lax.conv_general_dilated(x, w, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    np.testing.assert_allclose(rssm.halved(x, w), plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("padding", [0, 2])
+def test_a_convolution_by_its_taps(padding):
+    x, w = jr.normal(jr.key(0), (2, 9, 7, 3)), jr.normal(jr.key(1), (3, 3, 3, 5))
+    form = ("NHWC", "HWIO", "NHWC")
+    plain = jax.lax.conv_general_dilated(x, w, (1, 1), [(padding, padding)] * 2, dimension_numbers=form)
+    np.testing.assert_allclose(rssm.by_taps(x, w, padding), plain, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("side", "k"), [(1, 5), (5, 5), (13, 6), (30, 6)])
+def test_a_transposed_convolution_in_another_form(side, k):
+    # y[2m + a] takes x[m] times tap a: JAX's own has the taps in the other order
+    x, w = jr.normal(jr.key(0), (2, side, side, 3)), jr.normal(jr.key(1), (k, k, 3, 5))
+    plain = jax.lax.conv_transpose(x, w[::-1, ::-1], (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+    assert plain.shape[1] == 2 * (side - 1) + k
+    np.testing.assert_allclose(rssm.doubled(x, w), plain, rtol=1e-4, atol=1e-4)
+
+
 def test_a_gru_by_hand():
     # all weights 0: the gates are ½ and the candidate tanh(0) = 0, so half of h stays; a large bias of z keeps all of it
     gru = rssm.GRU(rssm.Dense(jnp.zeros((2, 9)), jnp.zeros(9)), rssm.Dense(jnp.zeros((3, 9)), jnp.zeros(9)))
