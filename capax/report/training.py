@@ -26,10 +26,11 @@ def curves(runs: list[Run]) -> bytes:
     share a colour."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     colours: dict[str, str] = {}
-    stopped = 0
+    stopped, several = 0, len({run.config.get("violation_rate") for run in runs}) > 1
     for run in runs:
         config, rows = run.config, run.episodes
         name = config["method"] if config["kappa"] is None else f"{config['method']}, κ {config['kappa']}"
+        name += f", ε {config['violation_rate']:g}" if several and config["kappa"] == "conformal" else ""
         fresh = name not in colours
         colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
         cost = "discounted_cost" if config["discounted"] else "cost"
