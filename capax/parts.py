@@ -12,11 +12,11 @@ import gymnasium as gym
 from capax.agents.pets import Pets, PetsSettings
 from capax.agents.planet import Planet, PlanetSettings
 from capax.agents.start import Random, Scripted
-from capax.checks import is_number, said, shown
+from capax.checks import is_number, shown
 from capax.conformal import Conformal
-from capax.envs.adapt import Cost, Task, make
+from capax.envs.adapt import Cost, Task, called, make
 from capax.envs.gridworld import Gridworld
-from capax.errors import EnvironmentFailed, InputError
+from capax.errors import InputError
 from capax.kappa import PI, Adam, Fixed, Rule
 from capax.models.ensemble import EnsembleSettings
 from capax.models.rssm import RSSMSettings
@@ -130,15 +130,8 @@ def opened(env: Any, cost: Cost | None, episode_steps: int | None) -> Task | Wor
             assert isinstance(inner, Gridworld)
             return inner.world
     elif callable(env):
-        try:
-            made = env()
-            inner = getattr(made, "unwrapped", made)
-        except (InputError, EnvironmentFailed):
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"The function that makes the environment raised {said(error)}: mend it, and let it need no arguments."
-            ) from error
+        made = called(env)
+        inner = called(lambda: getattr(made, "unwrapped", made))
         if isinstance(inner, Gridworld):
             return inner.world
         return make(lambda: made, cost=cost, episode_steps=episode_steps)

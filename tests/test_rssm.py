@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from capax.frames import Drawn
-from capax.models import rssm
+from capax.models import convolution, rssm
 from capax.models.rssm import Belief, Gaussian, RSSMSettings
 
 TINY = RSSMSettings(deter=12, stoch=4, hidden=16, depth=2, batch=3, chunk=5, products="float32")
@@ -82,7 +82,7 @@ def test_convolutions_have_the_sizes_of_the_paper():
 def test_a_convolution_of_stride_2_in_another_form(side):
     x, w = jr.normal(jr.key(0), (2, side, side, 3)), jr.normal(jr.key(1), (4, 4, 3, 5))
     plain = jax.lax.conv_general_dilated(x, w, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
-    np.testing.assert_allclose(rssm.halved(x, w), plain, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(convolution.halved(x, w), plain, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("padding", [0, 2])
@@ -90,7 +90,7 @@ def test_a_convolution_by_its_taps(padding):
     x, w = jr.normal(jr.key(0), (2, 9, 7, 3)), jr.normal(jr.key(1), (3, 3, 3, 5))
     form = ("NHWC", "HWIO", "NHWC")
     plain = jax.lax.conv_general_dilated(x, w, (1, 1), [(padding, padding)] * 2, dimension_numbers=form)
-    np.testing.assert_allclose(rssm.by_taps(x, w, padding), plain, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(convolution.by_taps(x, w, padding), plain, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("side", "k"), [(1, 5), (5, 5), (13, 6), (30, 6)])
@@ -99,7 +99,7 @@ def test_a_transposed_convolution_in_another_form(side, k):
     x, w = jr.normal(jr.key(0), (2, side, side, 3)), jr.normal(jr.key(1), (k, k, 3, 5))
     plain = jax.lax.conv_transpose(x, w[::-1, ::-1], (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
     assert plain.shape[1] == 2 * (side - 1) + k
-    np.testing.assert_allclose(rssm.doubled(x, w), plain, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(convolution.doubled(x, w), plain, rtol=1e-4, atol=1e-4)
 
 
 def test_a_gru_by_hand():

@@ -11,17 +11,14 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 import numpy as np
-from gymnasium import spaces
 from numpy import ndarray as Array
 
 from capax.checks import LARGEST, is_number, nearest, numbers, one_line, said, shown, whole
+from capax.envs.spaces import action_bounds, image_shape, observation_size
 from capax.errors import EnvironmentFailed, InputError
 
 NO_SEED = re.compile(r"unexpected keyword argument 'seed'|takes no keyword arguments")
 """What Python says of a reset without `seed`, as old Gym had it."""
-SIDE = 64
-"""Pixels of an image's side."""
-
 Cost = Callable[[Array, Array, Array, Mapping[str, Any]], Any]
 """`cost(obs, action, next_obs, info)`, with the action as the environment sees it."""
 
@@ -57,11 +54,11 @@ class Task:
             _part(env, name, part)
         self.env, self.name = env, name
         self._space = _part(env, name, "action_space")
-        self.low, self.high = _action_bounds(self._space, name)
+        self.low, self.high = action_bounds(self._space, name)
         self.action_dim = self.low.size
         space = _part(env, name, "observation_space")
-        self.image = _image_shape(space, name)
-        self.obs_dim = 0 if self.image is not None else _observation_size(space, name)
+        self.image = image_shape(space, name)
+        self.obs_dim = 0 if self.image is not None else observation_size(space, name)
         self._dtype = getattr(space, "dtype", None)
         spec = _part(env, name, "spec", None)
         self.repeat, self.violation_rate = repeat_of(spec, name)
@@ -244,14 +241,7 @@ def make(
             raise InputError(
                 f"env is of type {type(env).__name__}: give an id, or a function that makes the environment."
             )
-        try:
-            made = env()
-        except (InputError, EnvironmentFailed):
-            raise
-        except Exception as error:
-            raise EnvironmentFailed(
-                f"The function that makes the environment raised {said(error)}: mend it, and let it need no arguments."
-            ) from error
+        made = called(env)
         name = _name_of(made)
         if render_mode is not None and _part(made, name, "render_mode", None) != render_mode:
             _close(made)
@@ -276,6 +266,18 @@ def make(
     if episode_steps is None and spec.max_episode_steps is not None:
         episode_steps = min([_length(spec.max_episode_steps, env), *_time_limits(made, env)])
     return _closed_if_refused(made, env, cost, episode_steps)
+
+
+def called(make: Callable[[], Any]) -> Any:
+    """What a user's function makes; what it raises is told in a sentence."""
+    try:
+        return make()
+    except (InputError, EnvironmentFailed):
+        raise
+    except Exception as error:
+        raise EnvironmentFailed(
+            f"The function that makes the environment raised {said(error)}: mend it, and let it need no arguments."
+        ) from error
 
 
 def _closed_if_refused(made: Any, name: str, cost: Cost | None, episode_steps: int | None) -> Task:
@@ -351,53 +353,6 @@ def _registered(env: str) -> Any:
     near = nearest(name, gym.registry)
     hint = f"did you mean {' or '.join(near)}?" if near else "give one that Gymnasium has, or module:Id-v0."
     raise InputError(f"There is no environment {shown(name)}: {hint}")
-
-
-def _image_shape(space: Any, name: str) -> tuple[int, ...] | None:
-    """Of an image that the convolutions take; None where observations are no images."""
-    if not isinstance(space, spaces.Box) or len(space.shape) != 3:
-        return None
-    if space.shape[:2] != (SIDE, SIDE) or space.shape[2] not in (1, 3):
-        raise InputError(
-            f"{name} has images of shape {space.shape}: make them ({SIDE}, {SIDE}, 3) or ({SIDE}, {SIDE}, 1), for "
-            f"instance with gymnasium.wrappers.ResizeObservation(env, ({SIDE}, {SIDE}))."
-        )
-    within = np.min(space.low) >= 0.0 and np.max(space.high) <= 1.0
-    if space.dtype != np.uint8 and not (np.issubdtype(space.dtype, np.floating) and within):
-        raise InputError(
-            f"{name} has images of {space.dtype} between {np.min(space.low):g} and {np.max(space.high):g}: give uint8, or "
-            "floats from 0 to 1."
-        )
-    return tuple(int(n) for n in space.shape)
-
-
-def _observation_size(space: Any, name: str) -> int:
-    if not isinstance(space, spaces.Box):
-        raise InputError(
-            f"{name} has {type(space).__name__} observations: wrap it in gymnasium.wrappers.FlattenObservation."
-        )
-    if len(space.shape) != 1:
-        raise InputError(
-            f"{name} has observations of shape {space.shape}, which must be flat: wrap it in "
-            "gymnasium.wrappers.FlattenObservation."
-        )
-    if space.shape[0] == 0:
-        raise InputError(f"{name} has empty observations: give an environment that shows at least one number.")
-    return int(space.shape[0])
-
-
-def _action_bounds(space: Any, name: str) -> tuple[Array, Array]:
-    wanted = "give an environment whose actions are a Box of floats with finite low and high."
-    if not isinstance(space, spaces.Box):
-        raise InputError(f"{name} has {type(space).__name__} actions: {wanted}")
-    if not np.issubdtype(space.dtype, np.floating):
-        raise InputError(f"{name} has {space.dtype} actions: {wanted}")
-    low, high = (np.asarray(bound, np.float64).ravel() for bound in (space.low, space.high))
-    if low.size == 0:
-        raise InputError(f"{name} has empty actions: {wanted}")
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise InputError(f"{name} has unbounded actions: {wanted}")
-    return low, high
 
 
 def _time_limits(env: Any, name: str) -> list[int]:
