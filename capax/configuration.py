@@ -15,10 +15,11 @@ import numpy as np
 
 from capax import __version__
 from capax.checks import number, shown, whole
+from capax.conformal import as_rate
 from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.paper.gridworld import LIMIT, RESTARTS
-from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, make_rule, settings_of
+from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, settings_of
 from capax.presets import IMAGE_PRESETS, PRESETS, settings_for
 from capax.runs import folder
 from capax.runs.run import Run
@@ -65,7 +66,7 @@ def configure(
     chosen = checked_kappa(rules[0] if kappa is None else kappa, rules) if method == "cap" else None
     if violation_rate is None:
         violation_rate = getattr(subject, "violation_rate", None) or RATE
-    make_rule("conformal", violation_rate)  # its rate is checked whether it is used or not
+    as_rate(violation_rate)  # its rate is checked whether it is used or not
     both = {
         "kind": kind_of(subject),
         "method": method,

@@ -4,6 +4,8 @@
 which an executed plan would have foretold what was then paid. The second is feedback: k ≥ 0 rises when an episode
 violates and falls slowly when it does not, so that the share of violating episodes is driven to at most ε whatever the
 model does (proved in docs/guarantees.md). Residuals, k and its step are all in units of κ: nothing depends on the task's.
+
+Where costs are flags an episode within its limit has no residual, so κ is chosen otherwise: see flags.py.
 """
 
 from __future__ import annotations
@@ -13,12 +15,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-from jaxtyping import Float
-from numpy import ndarray as Array
-
+from capax import flags
 from capax.checks import above_0, number, settle, whole
-from capax.kappa import FAR, MOST_KAPPA, Feedback, bounded
+from capax.kappa import FAR, MOST_KAPPA, Feedback, Rule, bounded
 from capax.types import Metrics
 
 MOST = 0.5
@@ -37,10 +36,14 @@ class ConformalState(NamedTuple):
     """The last residuals, each times the uncertainty that it was met with; oldest first."""
     uncertainty: float = 1.0
     """U of the last episode, in which these errors are restated as residuals."""
+    share: float = flags.FIRST_SHARE
+    """p, where costs are flags; the fields above but κ are not used there."""
+    margins: tuple[float, ...] = ()
+    """Of safe steps, in order; empty where costs are not flags."""
 
 
 @dataclass(frozen=True)
-class Conformal:
+class Conformal(Rule):
     """κ = max(0, q) + k,  k ← max(0, k + η (1[J_c > C] − ε))."""
 
     rate: float = 0.02
@@ -60,6 +63,9 @@ class Conformal:
 
     def update(self, state: ConformalState, feedback: Feedback) -> ConformalState:
         feedback = feedback.checked()
+        if feedback.binary and not feedback.random:
+            share = flags.moved(state.share, feedback.excess, self.rate)
+            return state._replace(share=share, kappa=bounded(flags.kappa_at(state.margins, share)))
         residual, unit = feedback.residual, feedback.unit
         if feedback.random or residual is None or unit is None:
             return state
@@ -74,17 +80,24 @@ class Conformal:
             uncertainty = feedback.uncertainty
             error = min(residual, state.kappa + MOST * unit) * uncertainty
             errors = (*errors, max(-FAR, min(FAR, error)))[-self.window :]
-        state = ConformalState(0.0, k, step, errors, uncertainty)
+        state = state._replace(k=k, step=step, errors=errors, uncertainty=uncertainty)
         return state._replace(kappa=bounded(max(0.0, self.quantile(state) or 0.0) + k))
 
     def quantile(self, state: ConformalState) -> float | None:
         """q: as a model learns, U falls faster than the errors do, so they are seen in the uncertainty of the last episode."""
         return upper_quantile(state.errors, self.rate) / state.uncertainty if state.errors else None
 
+    def fitted(self, state: ConformalState, margins: tuple[float, ...]) -> ConformalState:
+        """Where costs are flags, κ is restated in the new model's logits."""
+        known = margins or state.margins
+        return state._replace(margins=known, kappa=bounded(flags.kappa_at(known, state.share)))
+
     def relax(self, state: ConformalState) -> ConformalState | None:
         return None
 
     def report(self, state: ConformalState) -> Metrics:
+        if state.margins:
+            return {"flagged_share": state.share}
         return {"quantile": self.quantile(state), "k": state.k, "k_step": state.step}
 
 
@@ -104,19 +117,3 @@ def upper_quantile(residuals: Sequence[float], rate: float) -> float:
 def real_residual(paid: float, planned: float, uncertainty: float) -> float:
     """(J_c − Ĵ_c) / U: the κ at which the planned cost with its penalty would have been the cost that was paid."""
     return (paid - planned) / uncertainty if uncertainty > 0.0 else 0.0
-
-
-def binary_residual(
-    logit: Float[Array, " T"], uncertainty: Float[Array, " T"], weighted: Float[Array, " T"], limit: float
-) -> float:
-    """The least κ that would have flagged enough of the steps that paid for the rest of them to be within the limit.
-
-    The κ that flags a step is −logit/u; `weighted` is what each step paid, in the task's convention. It is 0 for an
-    episode within the limit: such a one asks for no penalty.
-    """
-    if weighted.sum() <= limit:
-        return 0.0
-    needed = -logit / np.maximum(uncertainty, np.finfo(np.float32).tiny)
-    order = np.argsort(needed)[weighted[np.argsort(needed)] > 0.0]  # the steps that paid, easily flagged ones first
-    left = np.append(np.cumsum(weighted[order][::-1])[::-1][1:], 0.0)  # what stays unflagged with κ at each of them
-    return float(needed[order][np.argmax(left <= limit)])

@@ -26,6 +26,15 @@ class Seen(NamedTuple):
     cost: Array
 
 
+class Pieces(NamedTuple):
+    """Which sequences are drawn, in any shape."""
+
+    episode: Array
+    """Its place among those that are held."""
+    first: Array
+    """The step of it that a piece begins with."""
+
+
 class Drawn(NamedTuple):
     """B pieces of L steps each."""
 
@@ -60,7 +69,7 @@ class Frames(NamedTuple):
             episodes = episodes[1:]
         return Frames(episodes, self.added + len(episode.reward))
 
-    def draw(self, rng: np.random.Generator, batch: int, chunk: int) -> Drawn:
+    def pick(self, rng: np.random.Generator, shape: tuple[int, ...], chunk: int) -> Pieces:
         """Pieces of `chunk` steps, every place where one can begin alike; shorter episodes have none."""
         places = np.array([max(0, len(seen.reward) - chunk + 1) for seen in self.episodes])
         if not places.sum():
@@ -69,12 +78,13 @@ class Frames(NamedTuple):
                 "choose a smaller chunk."
             )
         ends = np.cumsum(places)
-        drawn = rng.integers(0, ends[-1], batch)
-        which = np.searchsorted(ends, drawn, side="right")
-        begins = drawn - (ends[which] - places[which])
-        found = [
-            (self.episodes[e], slice(b, b + chunk), slice(b, b + chunk + 1)) for e, b in zip(which, begins, strict=True)
-        ]
+        found = rng.integers(0, ends[-1], shape)
+        which = np.searchsorted(ends, found, side="right")
+        return Pieces(which, found - (ends[which] - places[which]))
+
+    def take(self, pieces: Pieces, chunk: int) -> Drawn:
+        """What was seen in a batch of pieces."""
+        found = [(self.episodes[e], slice(b, b + chunk), slice(b, b + chunk + 1)) for e, b in zip(*pieces, strict=True)]
         return Drawn(
             np.stack([seen.image[images] for seen, _, images in found]),
             *(np.stack([getattr(seen, name)[steps] for seen, steps, _ in found]) for name in Seen._fields[1:]),

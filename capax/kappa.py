@@ -40,6 +40,9 @@ class Feedback(NamedTuple):
     uncertainty: float = 1.0
     """What κ was multiplied by in the plan: U, so that residual · U is the planning error in units of the cost."""
 
+    binary: bool = False
+    """Costs are flags, and κ weighs uncertainty against a logit."""
+
     def checked(self) -> Feedback:
         """In plain floats, unless the cost or the limit is not a number: max(0, NaN) would be 0, the least careful κ of
         all."""
@@ -48,7 +51,12 @@ class Feedback(NamedTuple):
         )
         limit = number("the limit", self.limit, "a number", lambda x: not math.isnan(x))
         residual, unit = (None if x is None else float(x) for x in (self.residual, self.unit))
-        return Feedback(paid, limit, self.random, residual, unit, float(self.uncertainty))
+        return Feedback(paid, limit, self.random, residual, unit, float(self.uncertainty), bool(self.binary))
+
+    @property
+    def excess(self) -> float:
+        """What was paid above the limit."""
+        return max(0.0, self.error)
 
     @property
     def error(self) -> float:
@@ -80,12 +88,16 @@ class Rule(Protocol):
     def relax(self, state: Any) -> Any | None:
         """The state to plan with when no plan is feasible at `state.kappa`; None if the rule will not give way."""
 
+    def fitted(self, state: Any, margins: tuple[float, ...]) -> Any:
+        """The state after a fit, where costs are flags; `margins` are those of flags.py."""
+        return state
+
     def report(self, state: Any) -> Metrics:
         """What κ was made of, beside κ itself."""
 
 
 @dataclass(frozen=True)
-class Fixed:
+class Fixed(Rule):
     """κ stays what it is; where no plan is feasible, the least-cost one is taken."""
 
     kappa: float
@@ -108,7 +120,7 @@ class Fixed:
 
 
 @dataclass(frozen=True)
-class PI:
+class PI(Rule):
     """The paper's rule  κ ← max(0, κ + α (J_c − C))  (Eq. 6), started by exponential search (its appendix)."""
 
     alpha: float = 0.1
@@ -149,7 +161,7 @@ class AdamState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Adam:
+class Adam(Rule):
     """The rule of the paper's hyper-parameter table: Adam on κ with the gradient −(J_c − C), here kept at κ ≥ 0.
 
     Random start episodes move κ too, as published.

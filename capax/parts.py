@@ -55,7 +55,11 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
     starter = starter or Random(action_dim)
     if method == "random":
         return Parts(Random(action_dim), starter, math.inf, spec, limit)
-    rule = Fixed(0.0) if method in ("ccem", "cem") else make_rule(config["kappa"], config["violation_rate"])
+    rule = (
+        Fixed(0.0)
+        if method in ("ccem", "cem")
+        else make_rule(config["kappa"], config["violation_rate"], config["kind"])
+    )
     settings = settings_of(config)
     if config["kind"] == "image":
         agent: Agent[Any] = Planet(spec, rule, tuple(config["image"]), action_dim, settings)
@@ -82,9 +86,10 @@ def settings_of(config: Mapping[str, Any]) -> Any:
     return PetsSettings(**{**saved, **made})
 
 
-def make_rule(kappa: str | float, violation_rate: float) -> Rule:
-    """The rule that `--kappa` names, or a κ that stays."""
-    named: dict[str, Rule] = {"conformal": Conformal(violation_rate), "adam": Adam(), "pi": PI(start=1.0)}
+def make_rule(kappa: str | float, violation_rate: float, kind: str) -> Rule:
+    """The rule that `--kappa` names, with the paper's numbers for this kind of task, or a κ that stays."""
+    adam = Adam(rate=0.01, start=0.1) if kind == "image" else Adam()
+    named: dict[str, Rule] = {"conformal": Conformal(violation_rate), "adam": adam, "pi": PI(start=1.0)}
     return named[kappa] if isinstance(kappa, str) and kappa in named else Fixed(float(kappa))
 
 

@@ -29,8 +29,18 @@ model evaluations per plan."""
 IMAGE_PRESETS = {
     "paper": PlanetSettings(),
     "fast": PlanetSettings(
-        rssm=RSSMSettings(deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=12, updates=60),
-        cem=CEM(horizon=10, iterations=4, population=100, elites=12, smoothing=0.0, spread=1.0, clip=True),
+        rssm=RSSMSettings(deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=6, updates=60, learning_rate=3e-3),
+        cem=CEM(
+            horizon=10,
+            iterations=4,
+            population=100,
+            elites=12,
+            smoothing=0.0,
+            spread=1.0,
+            colour=0.5,
+            keep=0.3,
+            execute="best",
+        ),
         start_steps=500,
     ),
 }

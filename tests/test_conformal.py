@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capax.conformal import Conformal, ConformalState, binary_residual, real_residual, upper_quantile
+from capax.conformal import Conformal, ConformalState, real_residual, upper_quantile
 from capax.errors import InputError
 from capax.kappa import Feedback
 
@@ -269,44 +269,6 @@ def test_with_a_feasible_plan_a_violation_is_a_residual_above_kappa(paid):
     assert (real_residual(paid, 0.5, 2.0) > 0.25) == (paid > LIMIT)
 
 
-LOGIT, SPREAD = np.array([-1.0, -2.0, -6.0, 1.0]), np.array([0.5, 0.5, 1.0, 1.0])
-"""Steps that κ = 2, 4 and 6 flag, and one that is flagged at 0 (−1 would do)."""
-
-
-@pytest.mark.parametrize(("weighted", "limit", "expected"), [
-    ([1, 1, 1, 0], 0.0, 6.0),  # all three have to be flagged
-    ([1, 1, 1, 0], 1.0, 4.0),  # one may be missed: the hardest
-    ([1, 1, 1, 0], 2.0, 2.0),
-    ([1, 1, 1, 0], 3.0, 0.0),  # within the limit
-    ([1, 0, 1, 0], 0.0, 6.0),
-    ([1, 1, 0, 0], 0.0, 4.0),  # a step that did not pay asks for nothing, though it is hard to flag
-    ([0.5, 0.25, 0.125, 0], 0.2, 4.0),  # .875 paid; without the first .375, without the second .125
-    ([0.5, 0.25, 0.125, 0], 0.4, 2.0),
-    ([0, 0, 0, 1], 0.0, -1.0),  # flagged at κ = 0, and yet taken: no κ is missing
-    ([1, 0, 0, 1], 1.0, -1.0),  # missing the other is within the limit
-    ([1, 0, 0, 1], 0.5, 2.0),
-])  # fmt: skip
-def test_a_binary_residual_by_hand(weighted, limit, expected):
-    assert binary_residual(LOGIT, SPREAD, np.array(weighted, float), limit) == expected
-
-
-def test_a_step_without_uncertainty_is_flagged_by_no_kappa_and_the_rule_survives_it():
-    spread = np.array([0.5, 0.0, 1.0, 1.0])
-    residual = binary_residual(LOGIT, spread, np.array([1.0, 1.0, 0.0, 0.0]), 0.0)
-    assert 1e30 < residual < math.inf
-    assert binary_residual(LOGIT, spread, np.array([1.0, 1.0, 0.0, 0.0]), 1.0) == 2.0
-    state = Conformal().update(ConformalState(), Feedback(2.0, 0.0, False, residual, 3.0))
-    assert state.errors == (1.5,) and state.kappa == pytest.approx(1.5 + 0.3 * 0.98, rel=1e-15)
-
-
-def test_a_limit_of_zero_asks_for_every_step_that_paid_whatever_the_discount():
-    weights = 0.99 ** np.arange(200)
-    for seed in range(50):
-        rng = np.random.default_rng(seed)
-        logit, cost = -10.0 * rng.random(200), (rng.random(200) < 0.1).astype(float)
-        assert binary_residual(logit, np.ones(200), weights * cost, 0.0) == (-logit)[cost > 0.0].max()
-
-
 # The update, by hand.
 
 
@@ -410,8 +372,8 @@ def test_units_cancel(costs, spreads):
 def test_a_state_is_plain_numbers():
     state = ride(1.0, 1.0)[-1]
     assert all(type(x) in (float, int) for x in (*state[:3], *state.errors)) and len(state.errors) == 12
-    *numbers, errors, uncertainty = json.loads(json.dumps(state))
-    assert ConformalState(*numbers, tuple(errors), uncertainty) == state
+    *numbers, errors, uncertainty, share, margins = json.loads(json.dumps(state))
+    assert ConformalState(*numbers, tuple(errors), uncertainty, share, tuple(margins)) == state
 
 
 def test_an_error_is_restated_in_the_uncertainty_of_the_last_episode():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from capax.errors import Damaged, InputError
-from capax.frames import Frames
+from capax.frames import Drawn, Frames
 from capax.runs import tensors
 from capax.types import Episode
 
@@ -29,8 +29,12 @@ def filled(*lengths: int, most: int = 10**6) -> Frames:
     return frames
 
 
+def draw(frames: Frames, seed: int, batch: int, chunk: int) -> Drawn:
+    return frames.take(frames.pick(np.random.default_rng(seed), (batch,), chunk), chunk)
+
+
 def test_a_sequence_is_a_piece_of_one_episode():
-    drawn = filled(7, 3, 12).draw(np.random.default_rng(0), 400, 4)
+    drawn = draw(filled(7, 3, 12), 0, 400, 4)
     assert drawn.image.shape == (400, 5, 8, 8, 1) and drawn.image.dtype == np.uint8
     number, first = drawn.image[:, 0, 1, 1, 0].astype(int), drawn.image[:, 0, 0, 0, 0].astype(int)
     assert (drawn.image[:, :, 1, 1, 0] == number[:, None]).all()  # never two episodes in one
@@ -42,7 +46,7 @@ def test_a_sequence_is_a_piece_of_one_episode():
 
 def test_every_place_is_drawn_alike_and_short_episodes_never():
     # 7 steps have 4 places for 4, 3 have none, 12 have 9: each place 1/13
-    drawn = filled(7, 3, 12).draw(np.random.default_rng(1), 13_000, 4)
+    drawn = draw(filled(7, 3, 12), 1, 13_000, 4)
     places, counts = np.unique(drawn.reward[:, 0], return_counts=True)
     assert places.tolist() == [0, 1, 2, 3, *range(2000, 2009)]
     assert counts.min() > 850 and counts.max() < 1150  # 1000, with a deviation of 30
@@ -50,7 +54,7 @@ def test_every_place_is_drawn_alike_and_short_episodes_never():
 
 def test_no_episode_is_long_enough():
     with pytest.raises(InputError, match="no episode so far has 13 steps, the longest has 12: choose a smaller chunk"):
-        filled(7, 12).draw(np.random.default_rng(0), 1, 13)
+        draw(filled(7, 12), 0, 1, 13)
 
 
 def test_the_oldest_leave_whole():

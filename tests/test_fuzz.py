@@ -23,6 +23,7 @@ from capax.checks import numbers
 from capax.conformal import Conformal
 from capax.envs.adapt import Step, Task, make
 from capax.errors import EnvironmentFailed, InputError
+from capax.flags import LEVELS
 from capax.initial import NEEDED, initial_episode
 from capax.kappa import PI, Adam, Feedback, Fixed
 from capax.models.ensemble import EnsembleSettings
@@ -315,6 +316,7 @@ feedbacks = st.builds(
     residual=mostly(st.floats(-9.0, 9.0), st.none() | floats.map(np.float64)),
     unit=mostly(st.floats(0.0, 9.0), st.none() | floats.map(np.float64)),
     uncertainty=some,
+    binary=st.booleans(),
 )
 
 
@@ -333,6 +335,7 @@ def test_rules(data, kind, seen):
         new = refusal(lambda feedback=feedback, state=state: rule.update(state, feedback))
         state = state if isinstance(new, Refused) else new
         state = rule.relax(state) or state
+        state = rule.fitted(state, (0.5,) * len(LEVELS) if feedback.binary is True else ())
         assert type(state.kappa) is float and 0.0 <= state.kappa <= 1e30
         assert np.isfinite(np.float32(state.kappa))
         assert all(np.isfinite(part).all() for part in state)  # it is saved as plain numbers

@@ -18,7 +18,7 @@ from capax.collect import EpisodeCollector
 from capax.conformal import Conformal, ConformalState
 from capax.envs.adapt import make
 from capax.errors import TrainingFailed
-from capax.kappa import Adam, Fixed
+from capax.kappa import Adam, Feedback, Fixed
 from capax.loop import run
 from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings
@@ -83,15 +83,23 @@ def test_cap_ends_within_the_limit_and_cem_does_not(ran):
     assert all(episode.paid > 100.0 for episode in careless)
 
 
-def test_a_binary_cost_with_a_limit_of_zero_is_kept_once_it_was_met():
-    # above .7 a step pays 1, and none may: the first plans do not know that, and κ in units of logits flags it afterwards
+def test_a_binary_cost_with_a_limit_of_zero_is_kept_from_the_first_plan_on():
+    # above .7 a step pays 1, and none may; without κ, plans go up to where the model thinks that is
     spec = UNDISCOUNTED._replace(limit=0.0)
     task = make("capax/Integrator-v0", cost=lambda obs, action, next_obs, info: float(next_obs[0] > 0.7))
-    played = run(agent(spec=spec), EpisodeCollector(task, spec), start=300, steps=900, key=jr.key(0), starter=Random(1))
-    *_, last = kept = list(played)
-    assert bool(last.state.scaling.binary) and any(outcome.episode.paid > 0.0 for outcome in kept[6:])
-    assert [outcome.episode.paid for outcome in kept[-5:]] == [0.0] * 5
-    assert min(outcome.episode.earned for outcome in kept[-5:]) > 15.0  # of some 33 at most
+
+    def planned(rule: Any) -> list[Any]:
+        made = agent(rule, spec)
+        *_, last = kept = list(
+            run(made, EpisodeCollector(task, spec), start=300, steps=900, key=jr.key(0), starter=Random(1))
+        )
+        assert bool(last.state.scaling.binary) and last.state.rule.kappa == kept[-1].state.rule.kappa
+        return [outcome.episode for outcome in kept[6:]]
+
+    careful, careless = planned(Conformal(0.1)), planned(Fixed(0.0))
+    assert sum(episode.paid > 0.0 for episode in careful) <= 1
+    assert sum(episode.paid > 0.0 for episode in careless) >= 5
+    assert min(episode.earned for episode in careful[-5:]) > 15.0  # of some 33 at most
 
 
 def test_before_the_first_fit_it_acts_at_random(cap):
@@ -249,14 +257,10 @@ def test_feedback_of_a_discounted_limit(ran):
 
 
 def test_feedback_of_a_binary_cost(ran):
-    # three steps paid, one may: flagged at κ = −logit/u = 2, 1 and 4; κ = 2 leaves the last one, which is within 1
     made = agent(spec=Spec(1.0, 0.99, False, 50))
-    logit, u = [-1.0, -1.0, -2.0, -9.0], [0.5, 1.0, 0.5, 1.0]
-    told = dict(cost=[0] * 4, uncertainty=u, first_cost=logit, first_uncertainty=u)
-    episode = fabricated(made.spec, [1, 1, 1, 0], told)
-    feedback, told = made.feedback(lived(ran, binary=True), episode)
-    assert told["residual"] == feedback.residual == pytest.approx(2.0)
-    assert feedback.unit == pytest.approx(3.0)  # the median of 2, 1, 4 and 9
+    feedback, told = made.feedback(lived(ran, binary=True), fabricated(made.spec, [1, 1, 1], PLANNED))
+    assert feedback == Feedback(3.0, 1.0, binary=True)
+    assert told == pytest.approx({"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 3.0}, rel=1e-12)
 
 
 def test_a_limit_of_zero_has_a_unit_too(ran):
@@ -371,7 +375,7 @@ def test_plans_that_are_not_finite_stop_the_run_in_the_third_episode(cap, ran):
 def test_a_plan_that_is_not_finite_does_not_make_the_agent_careless(ran, bad, binary):
     # one step whose candidates were all refused: the episode teaches nothing about the model, and κ does not fall
     made = agent()
-    rule = ConformalState(kappa=3.0, k=1.0, step=0.5, errors=(2.0,))
+    rule = ConformalState(kappa=3.0, k=1.0, step=0.5, errors=(2.0,), margins=(3.0,) * 61)
     planned = {name: [0.1, bad, 0.1] for name in PLANNED}
     later, _ = made.adapt(lived(ran, binary)._replace(rule=rule), fabricated(made.spec, [20.0] * 3, planned))
     assert later.rule.kappa >= 3.0 and np.isfinite(jax.tree.leaves(later.rule)).all()

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from capax.conformal import binary_residual, real_residual
+from capax.conformal import real_residual
 from capax.errors import TrainingFailed
 from capax.kappa import Feedback
 from capax.planning.ccem import PlanInfo
@@ -77,17 +77,17 @@ def feedback(spec: Spec, binary: bool, episode: Episode) -> tuple[Feedback, Metr
     weights = spec.weights(len(episode.reward))
     with np.errstate(invalid="ignore"):  # a broken model's plan is infinite, and so are its ratios
         planned, U = float(weights @ seen["plan_cost"]), float(weights @ seen["plan_uncertainty"])
+        told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid}
         if binary:
-            logit, u = seen["plan_first_cost"], seen["plan_first_uncertainty"]
-            residual, scale = binary_residual(logit, u, weights * episode.cost, spec.limit), 1.0
-            unit = float(np.median(np.abs(logit) / np.maximum(u, np.finfo(np.float32).tiny)))
-        else:
-            whole = U * spec.scale / float(weights.sum())  # of an episode that ended early, as if it had gone on
-            residual, scale = real_residual(episode.paid, planned, U), whole
-            unit = (spec.limit if spec.limit > 0.0 else episode.paid) / whole if U > 0.0 else 0.0
-    told = {"planned_cost": planned, "planned_uncertainty": U, "paid_cost": episode.paid, "residual": residual}
-    told["unit"] = unit
-    return Feedback(episode.paid, spec.limit, False, residual, unit, scale), told
+            return Feedback(episode.paid, spec.limit, binary=True), told
+        whole = U * spec.scale / float(weights.sum())  # of an episode that ended early, as if it had gone on
+        residual = real_residual(episode.paid, planned, U)
+        unit = (spec.limit if spec.limit > 0.0 else episode.paid) / whole if U > 0.0 else 0.0
+    return Feedback(episode.paid, spec.limit, False, residual, unit, whole), {
+        **told,
+        "residual": residual,
+        "unit": unit,
+    }
 
 
 @jax.jit

@@ -20,6 +20,7 @@ from capax.agents.start import uniform
 from capax.buffer import Buffer
 from capax.checks import above_0, room, settle, whole
 from capax.errors import InputError
+from capax.flags import margins
 from capax.kappa import Feedback, Rule
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
@@ -155,9 +156,14 @@ class Pets:
         if not (np.isfinite(loss) and all_finite(model)):
             trouble = state.trouble.bad_fit(self.settings.ensemble.learning_rate)
             return state._replace(waiting=0, trouble=trouble), {"bad_fits": trouble.fits}
+        rule = state.rule
+        if bool(scale.binary):
+            rule = self.rule.fitted(
+                rule, margins(*ensemble.judged((model, scale), buffer, key, self.settings.ensemble))
+            )
         good = None if state.scaling is None else (state.model, state.scaling)
         trouble = state.trouble._replace(fits=0)
-        fitted = dict(model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, trouble=trouble)
+        fitted = dict(rule=rule, model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, trouble=trouble)
         return state._replace(**fitted), {"model_loss": float(loss)}
 
     def adapt(self, state: PetsState, episode: Episode) -> tuple[PetsState, Metrics]:

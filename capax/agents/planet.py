@@ -13,11 +13,14 @@ import jax.random as jr
 import numpy as np
 
 from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
+from capax.agents.fitting import fit
 from capax.agents.start import uniform
 from capax.checks import above_0, settle, whole
 from capax.errors import InputError
+from capax.flags import margins
 from capax.frames import Frames, Seen
 from capax.kappa import Feedback, Rule
+from capax.mirror import Mirror
 from capax.models import rssm
 from capax.models.rssm import RSSM, Belief, RSSMSettings
 from capax.planning.ccem import CEM, plan
@@ -96,6 +99,10 @@ class Planet:
         return jax.jit(step)
 
     @cached_property
+    def _mirror(self) -> Mirror:
+        return Mirror(self.settings.buffer, self.settings.rssm.chunk)
+
+    @cached_property
     def _decode(self) -> Any:
         return jax.jit(lambda net, belief: rssm.decode(net, belief.feature[None])[0])
 
@@ -136,21 +143,19 @@ class Planet:
         state = state._replace(buffer=buffer, binary=binary, rule=rule)
         k_draw, k_update = jr.split(key)
         rng = np.random.default_rng(np.asarray(jr.key_data(k_draw)))
-        model, optimiser, told = state.model, state.optimiser, []
-        for number in range(settings.updates):
-            data = buffer.draw(rng, settings.batch, settings.chunk)
-            model, optimiser, parts = rssm.update(
-                model, optimiser, data, np.bool_(binary), jr.fold_in(k_update, number), settings
-            )
-            told.append(parts)
-        losses = {f"loss_{name}": float(np.mean([part[i] for part in told])) for i, name in enumerate(parts._fields)}
+        pieces = buffer.pick(rng, (settings.updates, settings.batch), settings.chunk)
+        model, optimiser, parts, seen = fit(
+            state.model, state.optimiser, self._mirror, buffer, pieces, binary, k_update, settings
+        )
+        losses = {f"loss_{name}": float(part) for name, part in parts._asdict().items()}
         loss = sum(losses.values())
         if not (np.isfinite(loss) and all_finite(model)):
             trouble = state.trouble.bad_fit(settings.learning_rate)
             return state._replace(trouble=trouble), {"bad_fits": trouble.fits}
         good = None if state.fits == 0 else state.model
         trouble = state.trouble._replace(fits=0)
-        fitted = dict(model=model, optimiser=optimiser, fits=state.fits + 1, good=good, trouble=trouble)
+        rule = self.rule.fitted(rule, margins(*map(np.asarray, seen))) if binary else rule
+        fitted = dict(rule=rule, model=model, optimiser=optimiser, fits=state.fits + 1, good=good, trouble=trouble)
         return state._replace(**fitted), {"model_loss": loss, **losses}
 
     def adapt(self, state: PlanetState, episode: Episode) -> tuple[PlanetState, Metrics]:

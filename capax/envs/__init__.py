@@ -23,7 +23,7 @@ gym.register(
     id="capax/Dot-v0",
     entry_point="capax.envs.dot:Dot",
     max_episode_steps=50,
-    kwargs={"cost_limit": 0.0, "discounted": False},
+    kwargs={"cost_limit": 0.0, "discounted": False, "violation_rate": 0.2},
 )
 gym.register(
     id="capax/CarRacingSkid-v0",

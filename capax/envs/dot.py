@@ -27,7 +27,7 @@ SIDE = 64
 START, GOAL, HAZARD = np.array([8.0, 32.0]), np.array([56.0, 32.0]), np.array([32.0, 35.0])
 JITTER = 2.0
 """The start is uniform in START ± JITTER, in x and in y."""
-RADIUS, GOAL_RADIUS, HAZARD_RADIUS = 4.0, 6.0, 9.0
+RADIUS, GOAL_RADIUS, HAZARD_RADIUS = 6.0, 6.0, 9.0
 SPEED = 3.0
 """Pixels that a step moves the dot at most, in x and in y."""
 REWARD = 0.1
@@ -62,10 +62,16 @@ class Dot(gym.Env[Array, Array]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, cost_limit: float = 0.0, discounted: bool = False, render_mode: str | None = None) -> None:
+    def __init__(
+        self,
+        cost_limit: float = 0.0,
+        discounted: bool = False,
+        violation_rate: float = 0.2,
+        render_mode: str | None = None,
+    ) -> None:
         if render_mode not in (None, "rgb_array"):
             raise InputError(f"render_mode is {render_mode!r}: choose rgb_array or None.")
-        self.cost_limit, self.discounted = cost_limit, discounted
+        self.cost_limit, self.discounted, self.violation_rate = cost_limit, discounted, violation_rate
         self.observation_space = spaces.Box(0, 255, (SIDE, SIDE, 3), np.uint8)
         self.action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
         self.render_mode = render_mode

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 from jax import Array
@@ -29,17 +31,38 @@ def doubled(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Floa
 
 
 def _conv(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"], padding: int) -> Float[Array, "N _ _ o"]:
-    """A convolution of stride 1; on a CPU as a product per tap, since XLA's own has a slow gradient there."""
-    if jax.default_backend() != "cpu":
-        form = ("NHWC", "HWIO", "NHWC")
-        return jax.lax.conv_general_dilated(x, kernel, (1, 1), [(padding, padding)] * 2, dimension_numbers=form)
-    return by_taps(x, kernel, padding)
-
-
-def by_taps(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"], padding: int) -> Float[Array, "N _ _ o"]:
-    """Σ over the taps of the shifted image times the tap's matrix."""
+    """A convolution of stride 1; on a CPU with a gradient of our own, since XLA's is slow there."""
     x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    k = kernel.shape[0]
-    h, w = x.shape[1] - k + 1, x.shape[2] - k + 1
-    patches = jnp.concatenate([x[:, a : a + h, b : b + w] for a in range(k) for b in range(k)], -1)
-    return patches @ kernel.reshape(-1, kernel.shape[-1])
+    return (by_images if jax.default_backend() == "cpu" else plain)(x, kernel)
+
+
+def plain(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+    """XLA's convolution of stride 1, without padding."""
+    return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+
+@jax.custom_vjp
+def by_images(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+    """`plain`, whose kernel's gradient is summed image by image: the patches of one image stay in the cache."""
+    return plain(x, kernel)
+
+
+def _forward(x: Any, kernel: Any) -> tuple[Any, Any]:
+    return plain(x, kernel), (x, kernel)
+
+
+def _backward(seen: Any, g: Float[Array, "N h w o"]) -> tuple[Any, Any]:
+    x, kernel = seen
+    k, (h, w, o) = kernel.shape[0], g.shape[1:]
+    around = jnp.pad(g, ((0, 0), (k - 1, k - 1), (k - 1, k - 1), (0, 0)))
+
+    def add(total: Any, at: Any) -> tuple[Any, None]:
+        image, slope = at
+        patches = jnp.concatenate([image[a : a + h, b : b + w] for a in range(k) for b in range(k)], -1)
+        return total + patches.reshape(h * w, -1).T @ slope.reshape(h * w, o), None
+
+    total, _ = jax.lax.scan(add, jnp.zeros((kernel[..., 0].size, o), g.dtype), (x, g))
+    return plain(around, kernel[::-1, ::-1].swapaxes(2, 3)), total.reshape(kernel.shape)
+
+
+by_images.defvjp(_forward, _backward)

@@ -83,6 +83,8 @@ class EnsembleSettings:
         return [self.weight_decay * factor for factor in [*inner, 4]]
 
 
+JUDGED = 1000
+"""Steps that are looked at once more after a fit, where costs are flags."""
 UNROLL = 5
 """Imagined steps per turn of the compiled loop: fewer, larger pieces for a GPU to launch."""
 
@@ -333,6 +335,24 @@ def rollout(
     first = (jnp.broadcast_to(start, (E, N, G, S)), jnp.ones((E, N, G)))
     _, parts = jax.lax.scan(step, first, (moves, noise), unroll=UNROLL)
     return Imagined(*(jnp.moveaxis(part, 0, -1).swapaxes(0, 1).reshape(N, E * G, H) for part in parts))
+
+
+def judged(
+    params: tuple[Ensemble, Scaling], buffer: Buffer, key: Key, settings: EnsembleSettings
+) -> tuple[Any, Any, Any]:
+    """Cost (or logit) in the mean over the particles, uncertainty and true cost of some steps that were seen."""
+    which = np.asarray(jr.randint(key, (JUDGED,), 0, buffer.size))
+    logit, u = _judged(params, buffer.obs[which], buffer.action[which], key, settings)
+    return np.asarray(logit), np.asarray(u), buffer.cost[which]
+
+
+@partial(jax.jit, static_argnames="settings")
+def _judged(params: Any, obs: Any, action: Any, key: Key, settings: EnsembleSettings) -> tuple[Any, Any]:
+    def one(obs: Any, action: Any) -> Any:
+        return rollout(params, obs, action[None, None], key, settings=settings)
+
+    imagined = jax.vmap(one)(obs, action)  # each [n 1 P 1]
+    return imagined.cost.mean((1, 2, 3)), imagined.uncertainty.mean((1, 2, 3))
 
 
 def _exact(net: Ensemble, x: Float[Array, "E M in"], S: int, floor: float) -> Float[Array, " E*M"]:

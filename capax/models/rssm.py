@@ -29,6 +29,8 @@ from capax.types import Key
 
 GREYS = 32
 """Levels that an image is reduced to (5 bits, as PlaNet does): finer ones are noise to be modelled."""
+UNROLLED = 12
+"""Imagined steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
 
 
 @dataclass(frozen=True)
@@ -208,11 +210,12 @@ def encode(net: RSSM, x: Float[Array, "N 64 64 C"]) -> Float[Array, "N E"]:
 
 def decode(net: RSSM, feature: Float[Array, "N H+S"]) -> Float[Array, "N 64 64 C"]:
     """Four transposed convolutions of stride 2: 1, 5, 13, 30, 64."""
-    x = net.decoder_in(feature)[:, None, None, :]
-    for number, layer in enumerate(net.decoder):
-        x = doubled(x, layer.w) + layer.b
-        if number < len(net.decoder) - 1:
-            x = jax.nn.relu(x)
+    first, *later = net.decoder
+    k, _, i, o = first.w.shape
+    x = net.decoder_in(feature) @ first.w.transpose(2, 0, 1, 3).reshape(i, -1)  # of a single point, a product
+    x = x.reshape(-1, k, k, o) + first.b
+    for layer in later:
+        x = doubled(jax.nn.relu(x), layer.w) + layer.b
     return x
 
 
@@ -234,7 +237,12 @@ def forward(
 
 
 def gaussian(layers: tuple[Dense, Dense], x: Float[Array, "... X"], min_sd: float) -> Gaussian:
-    mean, raw = jnp.split(layers[1](jax.nn.relu(layers[0](x))), 2, -1)
+    return gaussian_of(layers, layers[0](x), min_sd)
+
+
+def gaussian_of(layers: tuple[Dense, Dense], hidden: Float[Array, "... U"], min_sd: float) -> Gaussian:
+    """The same, from what the first layer gives."""
+    mean, raw = jnp.split(layers[1](jax.nn.relu(hidden)), 2, -1)
     return Gaussian(mean, jax.nn.softplus(raw) + min_sd)
 
 
@@ -261,13 +269,23 @@ def observe(
     noise: Float[Array, "T B S"],
     min_sd: float,
 ) -> tuple[Belief, Gaussian, Gaussian]:
-    """`filtered` over T steps; everything comes back with a leading T."""
+    """`filtered` over T steps; everything comes back with a leading T.
 
-    def step(belief: Belief, at: Any) -> tuple[Belief, Any]:
-        found = filtered(net, belief, *at, min_sd=min_sd)
-        return found[0], found
+    Only what needs the last belief goes step by step: the products of actions and images are taken at once.
+    """
+    H, S = (part.shape[-1] for part in belief)
+    moved = actions @ net.embed.w[S:] + net.embed.b
+    told = embedded @ net.posterior[0].w[H:] + net.posterior[0].b
 
-    return jax.lax.scan(step, belief, (actions, embedded, noise))[1]
+    def step(belief: Belief, at: Any) -> tuple[Belief, tuple[Belief, Gaussian]]:
+        moved, told, noise = at
+        h = net.gru(jax.nn.relu(belief.s @ net.embed.w[:S] + moved), belief.h)
+        posterior = gaussian_of(net.posterior, h @ net.posterior[0].w[:H] + told, min_sd)
+        belief = Belief(h, posterior.mean + posterior.sd * noise)
+        return belief, (belief, posterior)
+
+    _, (beliefs, posterior) = jax.lax.scan(step, belief, (moved, told, noise))
+    return beliefs, gaussian(net.prior, beliefs.h, min_sd), posterior
 
 
 def disagreement(
@@ -296,6 +314,28 @@ def kl(p: Gaussian, q: Gaussian) -> Float[Array, ...]:
     return 0.5 * (ratio + jnp.square((p.mean - q.mean) / q.sd) - 1.0 - jnp.log(ratio)).sum(-1)
 
 
+def followed(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Belief, Gaussian, Gaussian]:
+    """The images of some pieces, the actions before them `[L+1, B, A]`, and what is believed after each."""
+    B, L = data.reward.shape
+    k_noise, k_grey = jr.split(key)
+    image = quantised(jnp.asarray(data.image))
+    x = image + jr.uniform(k_grey, image.shape) / GREYS  # between two levels, anything
+    embedded = encode(net, x.reshape(B * (L + 1), *x.shape[2:])).reshape(B, L + 1, -1).swapaxes(0, 1)
+    actions = jnp.pad(data.action, ((0, 0), (1, 0), (0, 0))).swapaxes(0, 1)  # [L+1 B A], nothing before the first image
+    noise = jr.normal(k_noise, (L + 1, B, settings.stoch))
+    belief, prior, posterior = observe(net, start((B,), settings), actions, embedded, noise, settings.min_sd)
+    return x, actions, belief, prior, posterior
+
+
+def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Any]:
+    """Logit, uncertainty (with its multiplier) and cost of every step of some pieces."""
+    _, actions, belief, _, _ = followed(net, data, key, settings)
+    logit = head(net.cost, belief.feature[1:])
+    B, L = data.reward.shape
+    _, u = disagreement(net.members, belief.h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
+    return logit.reshape(-1), settings.multiplier * u, data.cost.T.reshape(-1)
+
+
 def loss(
     net: RSSM,
     data: Drawn,
@@ -309,13 +349,7 @@ def loss(
     there, so it is decoded but its KL is not counted.
     """
     B, L = data.reward.shape
-    k_noise, k_grey = jr.split(key)
-    image = quantised(jnp.asarray(data.image))
-    x = image + jr.uniform(k_grey, image.shape) / GREYS  # between two levels, anything
-    embedded = encode(net, x.reshape(B * (L + 1), *x.shape[2:])).reshape(B, L + 1, -1).swapaxes(0, 1)
-    actions = jnp.pad(data.action, ((0, 0), (1, 0), (0, 0))).swapaxes(0, 1)  # [L+1 B A], nothing before the first image
-    noise = jr.normal(k_noise, (L + 1, B, settings.stoch))
-    belief, prior, posterior = observe(net, start((B,), settings), actions, embedded, noise, settings.min_sd)
+    x, actions, belief, prior, posterior = followed(net, data, key, settings)
     feature = belief.feature  # [L+1 B H+S]
     seen = decode(net, feature.reshape((L + 1) * B, -1)).reshape(L + 1, B, *x.shape[2:])
     pixels = jnp.square(seen - x.swapaxes(0, 1)).sum((2, 3, 4)).mean()
@@ -362,15 +396,17 @@ def rollout(
     dtype = net.embed.w.dtype
     first = Belief(*(jnp.broadcast_to(part, (N, part.shape[-1])).astype(dtype) for part in start))
     noise = jr.normal(key, (H, 1, settings.stoch), dtype)
+    moves = actions.swapaxes(0, 1).astype(dtype)  # [H N A]
+    moved = moves @ net.embed.w[settings.stoch :] + net.embed.b
 
     def step(belief: Belief, at: Any) -> tuple[Belief, tuple[Belief, Any]]:
-        action, eps = at
-        h, prior = forward(net, belief, action, settings.min_sd)
+        moved, eps = at
+        h = net.gru(jax.nn.relu(belief.s @ net.embed.w[: settings.stoch] + moved), belief.h)
+        prior = gaussian(net.prior, h, settings.min_sd)
         following = Belief(h, (prior.mean + prior.sd * eps).astype(dtype))
         return following, (following, belief.h)
 
-    moves = actions.swapaxes(0, 1).astype(dtype)  # [H N A]
-    _, (beliefs, before) = jax.lax.scan(step, first, (moves, noise), unroll=4)
+    _, (beliefs, before) = jax.lax.scan(step, first, (moved, noise), unroll=UNROLLED)
     feature = beliefs.feature.reshape(H * N, -1)
     reward, cost = (head(part, feature).reshape(H, N).T.astype(jnp.float32) for part in (net.reward, net.cost))
     before, moves = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))

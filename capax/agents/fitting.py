@@ -1,0 +1,83 @@
+"""How is a model of images trained on pieces of what was seen?
+
+Which pieces is decided on the host. Where the frames fit on a GPU they stay there, and all steps are one compiled call;
+elsewhere each batch is put together on the host.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from jax import Array
+from jaxtyping import Bool, Int
+
+from capax.frames import Frames, Pieces, Seen
+from capax.mirror import Mirror, drawn
+from capax.models import rssm
+from capax.models.rssm import RSSM, Losses, RSSMSettings
+from capax.types import Key
+
+JUDGED = 10
+"""Batches that are looked at once more after a fit."""
+
+judged = jax.jit(rssm.judged, static_argnames="settings")
+
+
+def fit(
+    net: RSSM,
+    memory: Any,
+    mirror: Mirror,
+    frames: Frames,
+    pieces: Pieces,
+    binary: bool,
+    key: Key,
+    settings: RSSMSettings,
+) -> tuple[RSSM, Any, Losses, tuple[Any, Any, Any]]:
+    """A gradient step for each row of `pieces`; the losses in the mean over the steps, and the last pieces judged."""
+    mirrored = mirror.follow(frames)
+    if mirrored is not None:
+        rows, begins = mirrored
+        at = (begins[pieces.episode] + pieces.first).astype(np.int32)
+        net, memory, parts, seen = on_device(net, memory, rows, at, np.bool_(binary), key, settings)
+        return net, memory, Losses(*(np.mean(part) for part in jax.device_get(parts))), seen
+    told = []
+    for number in range(len(pieces.first)):
+        data = frames.take(Pieces(*(part[number] for part in pieces)), settings.chunk)
+        net, memory, one = rssm.update(net, memory, data, np.bool_(binary), jr.fold_in(key, number), settings)
+        told.append(one)
+    last = (
+        frames.take(Pieces(*(part[-number] for part in pieces)), settings.chunk)
+        for number in range(1, 1 + min(JUDGED, len(told)))
+    )
+    seen = [judged(net, data, key, settings) for data in last]
+    together = jax.tree.map(lambda *parts: np.concatenate(parts), *seen)
+    return net, memory, Losses(*(np.mean(part) for part in zip(*told, strict=True))), together
+
+
+@partial(jax.jit, static_argnames="settings")
+def on_device(
+    net: RSSM,
+    memory: Any,
+    rows: Seen,
+    begins: Int[Array, "U B"],
+    binary: Bool[Array, ""],
+    key: Key,
+    settings: RSSMSettings,
+) -> tuple[RSSM, Any, Losses, Any]:
+    """U gradient steps on the pieces that begin at these rows; the losses of each, and the last pieces judged."""
+
+    def one(carry: tuple[RSSM, Any], at: Any) -> tuple[tuple[RSSM, Any], Losses]:
+        number, begin = at
+        data = drawn(rows, begin, settings.chunk)
+        net, memory, parts = rssm.update(*carry, data, binary, jr.fold_in(key, number), settings)
+        return (net, memory), parts
+
+    (net, memory), parts = jax.lax.scan(one, (net, memory), (jnp.arange(len(begins)), begins))
+    last = begins[-JUDGED:][::-1]
+    seen = jax.lax.map(lambda begin: rssm.judged(net, drawn(rows, begin, settings.chunk), key, settings), last)
+    return net, memory, parts, jax.tree.map(jnp.ravel, seen)

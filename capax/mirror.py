@@ -1,0 +1,100 @@
+"""How are frames kept on a GPU, so that a fit copies none of them from the host?
+
+A mirror is a cache: the rows of all episodes that something can be drawn from, one episode after the other. Only what
+is new is uploaded. An episode that has left keeps its rows until there is no room; then all are written anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+from jaxtyping import Int
+
+from capax.frames import Drawn, Frames, Seen
+
+SHARE = 0.4
+"""Of the device's memory, that frames may take."""
+BLOCK = 128
+"""Rows that are uploaded at once: always as many, so that no episode's length has to be compiled for."""
+
+
+def room(row: int) -> int:
+    """Rows of `row` bytes that the device may hold; a CPU's memory has them already."""
+    if jax.default_backend() == "cpu":
+        return 0
+    return int(SHARE * (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)) // row
+
+
+class Mirror:
+    """What of the frames is on the device."""
+
+    def __init__(self, most: int, chunk: int) -> None:
+        """For `most` steps, of which pieces of `chunk` are drawn; an eighth more is for episodes that have left."""
+        self._chunk = chunk
+        self._most = most + most // chunk + most // 8 + BLOCK
+        self._rows: Seen | None = None
+        self._used = 0
+        self._places: dict[int, tuple[Any, int]] = {}
+        """Where an episode begins, by the identity of its images."""
+
+    def follow(self, frames: Frames) -> tuple[Seen, Int[np.ndarray, " episodes"]] | None:
+        """The rows, and where each episode begins among them; None if they would take too much of the device.
+
+        Episodes that are shorter than a piece are not among them.
+        """
+        long = [seen for seen in frames.episodes if len(seen.reward) >= self._chunk]
+        size = min(self._most, room(sum(part[0].nbytes for part in long[0])))
+        if _rows(long) + BLOCK > size:
+            self._forget()
+            return None
+        if self._rows is None:
+            self._rows = _blank(long[0], size)
+        new = [seen for seen in long if self._place(seen) is None]
+        if self._used + _rows(new) + BLOCK > size:
+            self._used, self._places, new = 0, {}, long
+        for seen in new:
+            self._rows = _written(self._rows, seen, self._used)
+            self._places[id(seen.image)] = weakref.ref(seen.image), self._used
+            self._used += len(seen.image)
+        return self._rows, np.array([self._place(seen) or 0 for seen in frames.episodes])
+
+    def _place(self, seen: Seen) -> int | None:
+        image, begin = self._places.get(id(seen.image), (lambda: None, 0))
+        return begin if image() is seen.image else None
+
+    def _forget(self) -> None:
+        self._rows, self._used, self._places = None, 0, {}
+
+
+def drawn(rows: Seen, begins: Int[Array, " B"], chunk: int) -> Drawn:
+    """The pieces that begin at these rows."""
+    at = begins[:, None] + jnp.arange(chunk + 1)
+    return Drawn(rows.image[at], *(part[at[:, :-1]] for part in rows[1:]))
+
+
+def _rows(episodes: list[Seen]) -> int:
+    return sum(len(seen.image) for seen in episodes)
+
+
+def _blank(like: Seen, size: int) -> Any:
+    return jax.tree.map(lambda part: jnp.zeros((size, *part.shape[1:]), part.dtype), like)
+
+
+def _written(rows: Seen, seen: Seen, at: int) -> Seen:
+    """With an episode's rows from `at` on; up to a block after it is zero."""
+    for begin in range(0, len(seen.image), BLOCK):
+        parts = (part[begin : begin + BLOCK] for part in seen)
+        block = Seen(*(np.pad(part, [(0, BLOCK - len(part))] + [(0, 0)] * (part.ndim - 1)) for part in parts))
+        rows = _put(rows, block, np.int32(at + begin))
+    return rows
+
+
+@partial(jax.jit, donate_argnums=0)
+def _put(rows: Seen, block: Seen, at: Any) -> Seen:
+    return jax.tree.map(lambda into, part: jax.lax.dynamic_update_slice_in_dim(into, part, at, 0), rows, block)
