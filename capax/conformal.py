@@ -63,13 +63,13 @@ class Conformal(Rule):
 
     def update(self, state: ConformalState, feedback: Feedback) -> ConformalState:
         feedback = feedback.checked()
+        violated = feedback.paid > feedback.limit
         if feedback.binary and not feedback.random:
-            share = flags.moved(state.share, feedback.excess, self.rate)
+            share = flags.moved(state.share, violated, self.rate)
             return state._replace(share=share, kappa=bounded(flags.kappa_at(state.margins, share)))
         residual, unit = feedback.residual, feedback.unit
         if feedback.random or residual is None or unit is None:
             return state
-        violated = feedback.paid > feedback.limit
         unit = bounded(unit) if math.isfinite(unit) else 0.0
         step = state.step if state.step > 0.0 or not violated else bounded(self.gain * unit)
         k = bounded(state.k + step * (violated - self.rate))

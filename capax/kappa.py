@@ -54,11 +54,6 @@ class Feedback(NamedTuple):
         return Feedback(paid, limit, self.random, residual, unit, float(self.uncertainty), bool(self.binary))
 
     @property
-    def excess(self) -> float:
-        """What was paid above the limit."""
-        return max(0.0, self.error)
-
-    @property
     def error(self) -> float:
         """J_c − C, within ±1e100, whose square is a float still."""
         return 0.0 if self.paid == self.limit else max(-FAR, min(FAR, self.paid - self.limit))

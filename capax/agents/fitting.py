@@ -37,7 +37,7 @@ def fit(
     binary: bool,
     key: Key,
     settings: RSSMSettings,
-) -> tuple[RSSM, Any, Losses, tuple[Any, Any, Any]]:
+) -> tuple[RSSM, Any, Losses, tuple[Any, Any, Any, Any]]:
     """A gradient step for each row of `pieces`; the losses in the mean over the steps, and the last pieces judged."""
     mirrored = mirror.follow(frames)
     if mirrored is not None:

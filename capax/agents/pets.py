@@ -87,14 +87,17 @@ class Pets:
     capacity: int
     """Steps that the run is to have: the buffer is padded to them, so that a fit is compiled once."""
 
+    def __post_init__(self) -> None:
+        if self.settings.ensemble.rollout == "fused":  # refused here rather than at the first plan
+            ensemble.imagination(self.settings.ensemble, self.obs_dim, self.action_dim)
+
     @cached_property
     def _plan(self) -> Any:
-        rollout = partial(ensemble.rollout, settings=self.settings.ensemble)
+        ready, rollout = ensemble.imagination(self.settings.ensemble, self.obs_dim, self.action_dim)
 
         def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
-            chosen, mean, info = plan(
-                key, params, obs, warm, kappa, limit, params[1].binary, rollout=rollout, cem=self.settings.cem
-            )
+            binary, cem = params[1].binary, self.settings.cem
+            chosen, mean, info = plan(key, ready(params), obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
             return jnp.concatenate([chosen[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
 
         return jax.jit(act)

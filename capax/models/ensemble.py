@@ -7,6 +7,7 @@ the data's own deviations, so nothing depends on the units that an environment c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ from capax.buffer import Buffer
 from capax.checks import above_0, between, flag, room, settle, whole, word
 from capax.errors import InputError
 from capax.penalty import spread
-from capax.planning.ccem import Imagined
+from capax.planning.ccem import Imagined, Rollout
 from capax.types import Key
 
 
@@ -46,6 +47,8 @@ class EnsembleSettings:
     """Least deviation that counts in u, as a share of what the data's own changes deviate by."""
     products: str = "auto"
     """Matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32 elsewhere)."""
+    rollout: str = "auto"
+    """Imagining on a GPU: plain, fused (one kernel for all steps), or auto (fused on the GPUs it is measured on)."""
     learning_rate: float = 1e-3
     """Of Adam."""
     batch: int = 256
@@ -67,6 +70,9 @@ class EnsembleSettings:
         settle(self, between(0.0, 1e9), "floor", "weight_decay")
         settle(self, flag, "exact")
         settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
+        settle(self, partial(word, choices=("auto", "plain", "fused")), "rollout")
+        if self.rollout == "fused" and self.exact:
+            raise InputError("rollout is fused, which asks each member about its own particles: leave exact out.")
         if self.particles % self.members:
             raise InputError(f"particles is {self.particles}: give a multiple of the {self.members} members.")
         if self.least_updates > self.most_updates:
@@ -182,11 +188,15 @@ def predict(net: Ensemble, x: Float[Array, "E B in"]) -> Prediction:
     return Prediction(out[..., :D], logvar, out[..., 2 * D])
 
 
+def type_of(products: str) -> str:
+    """The type that is meant by auto on this machine."""
+    return ("bfloat16" if jax.default_backend() == "gpu" else "float32") if products == "auto" else products
+
+
 def for_products(net: Ensemble, products: str) -> Ensemble:
     """The same network with hidden layers in the type of the products, and its first and last matrix padded with zeros
     to a multiple of 8, which is what a GPU's matrix units take."""
-    if products == "auto":
-        products = "bfloat16" if jax.default_backend() == "gpu" else "float32"
+    products = type_of(products)
     wide = [(-net.weights[0].shape[1]) % 8, (-net.weights[-1].shape[2]) % 8]
     first = jnp.pad(net.weights[0], ((0, 0), (0, wide[0]), (0, 0)))
     last, bias = (jnp.pad(x, ((0, 0), (0, 0), (0, wide[1]))) for x in (net.weights[-1], net.biases[-1]))
@@ -337,13 +347,34 @@ def rollout(
     return Imagined(*(jnp.moveaxis(part, 0, -1).swapaxes(0, 1).reshape(N, E * G, H) for part in parts))
 
 
+def imagination(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> tuple[Callable[[Any], Any], Rollout]:
+    """What makes parameters ready, once per plan, and the rollout that takes them then: this one, or `planning.fused`."""
+    plain: tuple[Callable[[Any], Any], Rollout] = (lambda params: params, partial(rollout, settings=settings))
+    asked, gpu = settings.rollout == "fused", jax.default_backend() == "gpu"
+    if asked and not gpu:
+        raise InputError("rollout is fused, and JAX finds no GPU here: choose auto or plain.")
+    if not gpu or settings.exact or settings.rollout == "plain":
+        return plain
+    from capax.planning import fused  # Pallas is slow to import
+
+    dtype = type_of(settings.products)
+    refused = fused.refusal(obs_dim, action_dim, settings.hidden, settings.layers, dtype)
+    if asked and refused:
+        raise InputError(f"rollout is fused, which {refused}: choose auto or plain.")
+    measured = dtype == "bfloat16" and jax.devices()[0].compute_capability in fused.MEASURED
+    if refused or not (asked or measured):
+        return plain
+    sizes = {name: getattr(settings, name) for name in ("particles", "hidden", "layers", "floor")}
+    return lambda params: (fused.pack(*params, dtype=dtype), params[1]), partial(fused.rollout, **sizes)
+
+
 def judged(
     params: tuple[Ensemble, Scaling], buffer: Buffer, key: Key, settings: EnsembleSettings
-) -> tuple[Any, Any, Any]:
-    """Cost (or logit) in the mean over the particles, uncertainty and true cost of some steps that were seen."""
+) -> tuple[Any, Any, Any, Any]:
+    """Cost (or logit) in the mean over the particles, uncertainty, true cost and reward of some steps that were seen."""
     which = np.asarray(jr.randint(key, (JUDGED,), 0, buffer.size))
     logit, u = _judged(params, buffer.obs[which], buffer.action[which], key, settings)
-    return np.asarray(logit), np.asarray(u), buffer.cost[which]
+    return np.asarray(logit), np.asarray(u), buffer.cost[which], buffer.reward[which]
 
 
 @partial(jax.jit, static_argnames="settings")

@@ -327,13 +327,14 @@ def followed(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[
     return x, actions, belief, prior, posterior
 
 
-def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Any]:
-    """Logit, uncertainty (with its multiplier) and cost of every step of some pieces."""
+def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Any, Any]:
+    """Logit, uncertainty (with its multiplier) and cost of every step of some pieces, and what its piece earned."""
     _, actions, belief, _, _ = followed(net, data, key, settings)
     logit = head(net.cost, belief.feature[1:])
     B, L = data.reward.shape
     _, u = disagreement(net.members, belief.h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
-    return logit.reshape(-1), settings.multiplier * u, data.cost.T.reshape(-1)
+    earned = jnp.broadcast_to(jnp.asarray(data.reward).mean(1), (L, B))
+    return logit.reshape(-1), settings.multiplier * u, data.cost.T.reshape(-1), earned.reshape(-1)
 
 
 def loss(

@@ -1,0 +1,131 @@
+"""Is it the data, the model or the planner? CAP's planner on Car-Racing with a model of somebody else's driving.
+
+A pilot that knows the track drives at different speeds with noise in its actions, a quarter of the episodes are random. A small
+model is fitted to that once, and constrained CEM drives with it, at κ = 0 and at the κ that flags some shares of good steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+
+from capax import flags
+from capax.envs.racing import CarRacingSkid
+from capax.frames import Frames, Seen
+from capax.models import rssm
+from capax.models.rssm import RSSMSettings
+from capax.planning.ccem import CEM, plan
+
+SETTINGS = RSSMSettings(deter=128, stoch=30, hidden=128, depth=8, batch=16, chunk=20)
+PLANNER = CEM(horizon=12, iterations=6, population=300, elites=30, smoothing=0.0, spread=1.0, clip=True)
+
+
+def pilot(game: Any, speed: float) -> np.ndarray:
+    """Steer towards the track five tiles ahead, with little gas up to a speed."""
+    hull, track = game.car.hull, np.array(game.track)[:, 2:4]
+    near = int(np.argmin(np.sum((track - hull.position) ** 2, 1)))
+    (x, y), (ahead_x, ahead_y) = track[(near + 5) % len(track)] - hull.position, hull.GetWorldVector((0, 1))
+    angle = math.atan2(ahead_x * y - ahead_y * x, ahead_x * x + ahead_y * y)
+    v = math.hypot(*hull.linearVelocity)
+    return np.array([np.clip(-angle, -1.0, 1.0), 0.1 * (v < speed), 0.02 * (v > 1.2 * speed)])
+
+
+def driven(env: CarRacingSkid, rng: np.random.Generator, number: int) -> Seen:
+    """An episode: random actions held for six steps, or the pilot with noise."""
+    obs, _ = env.reset(seed=1000 + number)
+    images, told, speed, drift, action = [obs], [], rng.uniform(10.0, 60.0), 0.0, np.zeros(3)
+    for t in range(500):
+        if number % 4 == 0:
+            action = rng.uniform(-1.0, 1.0, 3) if t % 6 == 0 else action
+        else:
+            if t % 10 == 0:
+                gas, brake, jitter = rng.uniform(0, 4), (rng.random() < 0.15) * rng.uniform(0, 0.5), rng.uniform(0, 0.3)
+            drift = 0.8 * drift + 0.15 * rng.normal()
+            steer, push, stop = pilot(env.game, speed)
+            noise = jitter * rng.normal(size=2)
+            action = np.array([steer + drift, push * gas + noise[0] - 0.05, stop + brake + 0.2 * noise[1] - 0.05])
+        action = np.clip(action, -1.0, 1.0)
+        obs, reward, ended, _, info = env.step(action)
+        images.append(obs)
+        told.append((action, reward, info["cost"]))
+        if ended:
+            break
+    return Seen(np.stack(images), *(np.array(part, np.float32) for part in zip(*told, strict=True)))
+
+
+def drive(env: CarRacingSkid, step: Any, kappa: float, seed: int, steps: int) -> tuple[float, float, float]:
+    """Discounted return, return and cost of the planner's own driving."""
+    obs, _ = env.reset(seed=seed)
+    belief, action, rewards, cost = rssm.start((), SETTINGS), jnp.zeros(3), [], 0.0
+    for t in range(steps):
+        action, belief = step(jr.fold_in(jr.key(seed), t), obs, belief, action, np.float32(kappa))
+        obs, _, ended, _, info = env.step(np.asarray(action))
+        rewards += info["rewards"]
+        cost += info["cost"]
+        if ended:
+            break
+    return float(0.99 ** np.arange(len(rewards)) @ rewards), float(np.sum(rewards)), cost
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--updates", type=int, default=1500)
+    parser.add_argument("--episodes", type=int, default=40, help="of data")
+    parser.add_argument("--drives", type=int, default=5, help="for each κ")
+    parser.add_argument("--steps", type=int, default=150, help="of a drive")
+    options = parser.parse_args()
+    env, rng, begun = CarRacingSkid(), np.random.default_rng(0), time.perf_counter()
+    seen = tuple(driven(env, rng, number) for number in range(options.episodes))
+    frames = Frames(seen, sum(len(one.reward) for one in seen))
+    skidded = np.mean(np.concatenate([one.cost for one in seen]))
+    print(
+        f"data: {frames.size} steps, {skidded:.1%} skid, return {np.mean([one.reward.sum() for one in seen]):.0f}",
+        flush=True,
+    )
+    net = rssm.init(jr.key(0), 3, 3, SETTINGS)
+    memory = rssm.optimiser(SETTINGS).init(net)
+
+    def batch() -> Any:
+        return frames.take(frames.pick(rng, (SETTINGS.batch,), SETTINGS.chunk), SETTINGS.chunk)
+
+    for number in range(options.updates):
+        net, memory, _ = rssm.update(net, memory, batch(), np.bool_(True), jr.fold_in(jr.key(1), number), SETTINGS)
+    print(f"fitted: {options.updates} updates, {time.perf_counter() - begun:.0f} s", flush=True)
+    judged = jax.jit(rssm.judged, static_argnames="settings")
+    found = [judged(net, batch(), jr.key(number), SETTINGS) for number in range(20)]
+    known = flags.margins(*(np.concatenate(part) for part in zip(*found, strict=True)))
+
+    @jax.jit
+    def step(key: Any, image: Any, belief: Any, last: Any, kappa: Any) -> Any:
+        k_filter, k_plan = jr.split(key)
+        embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
+        noise = jr.normal(k_filter, (SETTINGS.stoch,))
+        belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=SETTINGS.min_sd)
+        rollout, nothing = partial(rssm.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
+        chosen, _, _ = plan(
+            k_plan, (net, None), belief, nothing, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER
+        )
+        return chosen[0], belief
+
+    for share in (None, 0.02, 0.1, 0.3):
+        kappa = 0.0 if share is None else flags.kappa_at(known, share)
+        drives = np.array([drive(env, step, kappa, seed, options.steps) for seed in range(1, options.drives + 1)])
+        shown = "κ = 0" if share is None else f"p = {share}, κ = {kappa:.3f}"
+        mean = drives.mean(0)
+        print(
+            f"{shown}: discounted return {mean[0]:.1f}, return {mean[1]:.0f}, cost {mean[2]:.1f} in {options.steps} steps, "
+            f"{int((drives[:, 2] > 0).sum())} of {len(drives)} skid",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
