@@ -39,7 +39,7 @@ class ConformalState(NamedTuple):
     share: float = flags.FIRST_SHARE
     """p, where costs are flags; the fields above but κ are not used there."""
     margins: tuple[float, ...] = ()
-    """Of safe steps, in order; empty where costs are not flags."""
+    """Of good steps, in order; empty where costs are not flags."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import platform
 import subprocess
 import sys
 import time
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,12 @@ from capax.errors import InputError
 
 if sys.platform == "linux" and platform.machine() != "x86_64" and find_spec("Box2D") is None:
     pytest.skip("Box2D has no wheels here, and is no dependency", allow_module_level=True)
+
+SPEC = spec_from_file_location("driving", Path(__file__).parents[1] / "benchmarks" / "driving.py")
+assert SPEC is not None and SPEC.loader is not None
+driving = module_from_spec(SPEC)
+SPEC.loader.exec_module(driving)
+pilot = driving.pilot
 
 
 @pytest.fixture(scope="module")
@@ -39,16 +46,6 @@ def theirs() -> Any:
 def wild(seed: int, count: int) -> np.ndarray:
     """Random actions `[count, 3]` in [-1, 1], each held for six steps."""
     return np.random.default_rng(seed).uniform(-1.0, 1.0, (count // 6 + 1, 3)).repeat(6, 0)[:count].astype(np.float32)
-
-
-def pilot(game: Any, speed: float) -> np.ndarray:
-    """Steer towards the track five tiles ahead, with little gas up to a speed."""
-    hull, track = game.car.hull, np.array(game.track)[:, 2:4]
-    near = int(np.argmin(np.sum((track - hull.position) ** 2, 1)))
-    (x, y), (ahead_x, ahead_y) = track[(near + 5) % len(track)] - hull.position, hull.GetWorldVector((0, 1))
-    angle = math.atan2(ahead_x * y - ahead_y * x, ahead_x * x + ahead_y * y)
-    v = math.hypot(*hull.linearVelocity)
-    return np.array([np.clip(-angle, -1.0, 1.0), 0.1 * (v < speed), 0.02 * (v > 1.2 * speed)], np.float32)
 
 
 def spin(k: int) -> np.ndarray:

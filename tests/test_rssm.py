@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from capax.frames import Drawn
-from capax.models import convolution, rssm
+from capax.models import convolution, layers, rssm
 from capax.models.rssm import Belief, Gaussian, RSSMSettings
 
 TINY = RSSMSettings(deter=12, stoch=4, hidden=16, depth=2, batch=3, chunk=5, products="float32")
@@ -107,7 +107,7 @@ def test_a_transposed_convolution_in_another_form(side, k):
 
 def test_a_gru_by_hand():
     # all weights 0: the gates are ½ and the candidate tanh(0) = 0, so half of h stays; a large bias of z keeps all of it
-    gru = rssm.GRU(rssm.Dense(jnp.zeros((2, 9)), jnp.zeros(9)), rssm.Dense(jnp.zeros((3, 9)), jnp.zeros(9)))
+    gru = layers.GRU(layers.Dense(jnp.zeros((2, 9)), jnp.zeros(9)), layers.Dense(jnp.zeros((3, 9)), jnp.zeros(9)))
     h = jnp.array([1.0, -2.0, 4.0])
     np.testing.assert_allclose(gru(jnp.ones(2), h), 0.5 * h)
     keep = eqx.tree_at(lambda g: g.x.b, gru, jnp.array([0.0, 0, 0, 50, 50, 50, 0, 0, 0]))

@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, UInt8
 from capax.checks import above_0, between, room, settle, whole, word
 from capax.frames import Drawn
 from capax.models.convolution import doubled, halved
+from capax.models.layers import GRU, Conv, Dense, Members
 from capax.planning.ccem import Imagined
 from capax.types import Key
 
@@ -75,42 +76,6 @@ class RSSMSettings:
         settle(self, between(0.0, 1e9), "free_nats")
         settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
         room(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # of the first convolution
-
-
-class Dense(eqx.Module):
-    """x W + b."""
-
-    w: Float[Array, "in out"]
-    b: Float[Array, " out"]
-
-    def __call__(self, x: Float[Array, "... in"]) -> Float[Array, "... out"]:
-        return x @ self.w + self.b
-
-
-class Conv(eqx.Module):
-    """A convolution, or a transposed one, of stride 2 without padding; its kernel is `[k, k, in, out]`."""
-
-    w: Float[Array, "k k in out"]
-    b: Float[Array, " out"]
-
-
-class GRU(eqx.Module):
-    """A gated recurrent unit."""
-
-    x: Dense
-    h: Dense
-
-    def __call__(self, x: Float[Array, "... X"], h: Float[Array, "... H"]) -> Float[Array, "... H"]:
-        (r_x, z_x, n_x), (r_h, z_h, n_h) = (jnp.split(part, 3, -1) for part in (self.x(x), self.h(h)))
-        r, z = jax.nn.sigmoid(r_x + r_h), jax.nn.sigmoid(z_x + z_h)
-        n = jnp.tanh(n_x + r * n_h)
-        return (1.0 - z) * n + z * h
-
-
-class Members(eqx.Module):
-    """Networks from (h, a) to the next s, stacked; the action enters every layer."""
-
-    layers: tuple[Dense, ...]
 
 
 class RSSM(eqx.Module):

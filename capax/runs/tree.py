@@ -28,7 +28,8 @@ from capax.errors import Damaged
 from capax.frames import Frames
 from capax.kappa import AdamState, Kappa
 from capax.models.ensemble import Ensemble, Scaling
-from capax.models.rssm import GRU, RSSM, Conv, Dense, Members
+from capax.models.layers import GRU, Conv, Dense, Members
+from capax.models.rssm import RSSM
 from capax.runs.tensors import NAMES
 from capax.tabular.counts import CountModel
 from capax.tabular.lp import Solution
