@@ -70,17 +70,23 @@ class Frames(NamedTuple):
         return Frames(episodes, self.added + len(episode.reward))
 
     def pick(self, rng: np.random.Generator, shape: tuple[int, ...], chunk: int) -> Pieces:
-        """Pieces of `chunk` steps, every place where one can begin alike; shorter episodes have none."""
-        places = np.array([max(0, len(seen.reward) - chunk + 1) for seen in self.episodes])
+        """Pieces of `chunk` steps; shorter episodes have none.
+
+        A piece lies anywhere that it would touch its episode, and is then pushed inside: every step is in as many pieces as
+        one in the middle or more. Were it every place alike, the first step would be in one piece where the middle is in
+        `chunk`, and the start of an episode is where a return is made.
+        """
+        steps = np.array([len(seen.reward) for seen in self.episodes])
+        places = np.where(steps >= chunk, steps + chunk - 1, 0)
         if not places.sum():
             raise InputError(
-                f"no episode so far has {chunk} steps, the longest has {max(len(s.reward) for s in self.episodes)}: "
-                "choose a smaller chunk."
+                f"no episode so far has {chunk} steps, the longest has {steps.max()}: choose a smaller chunk."
             )
         ends = np.cumsum(places)
         found = rng.integers(0, ends[-1], shape)
         which = np.searchsorted(ends, found, side="right")
-        return Pieces(which, found - (ends[which] - places[which]))
+        first = found - (ends[which] - places[which]) - (chunk - 1)
+        return Pieces(which, np.clip(first, 0, steps[which] - chunk))
 
     def take(self, pieces: Pieces, chunk: int) -> Drawn:
         """What was seen in a batch of pieces."""

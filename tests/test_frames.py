@@ -44,12 +44,15 @@ def test_a_sequence_is_a_piece_of_one_episode():
         np.testing.assert_array_equal(part, (sign * at).astype(np.float32))
 
 
-def test_every_place_is_drawn_alike_and_short_episodes_never():
-    # 7 steps have 4 places for 4, 3 have none, 12 have 9: each place 1/13
-    drawn = draw(filled(7, 3, 12), 1, 13_000, 4)
+def test_every_step_is_drawn_as_often_as_the_middle_or_more_and_short_episodes_never():
+    # 7 steps are touched from 10 places, 12 from 15: at an end, all four beyond it begin there
+    drawn = draw(filled(7, 3, 12), 1, 25_000, 4)
     places, counts = np.unique(drawn.reward[:, 0], return_counts=True)
     assert places.tolist() == [0, 1, 2, 3, *range(2000, 2009)]
-    assert counts.min() > 850 and counts.max() < 1150  # 1000, with a deviation of 30
+    expected = np.array([4, 1, 1, 4, 4, *[1] * 7, 4]) * 1000
+    np.testing.assert_allclose(counts, expected, atol=250)  # a deviation is at most 58
+    times = np.bincount(drawn.reward.astype(int).ravel())
+    assert times[times > 0].min() > 3750
 
 
 def test_no_episode_is_long_enough():

@@ -30,6 +30,8 @@ from capax.types import Key
 
 GREYS = 32
 """Levels that an image is reduced to (5 bits, as PlaNet does): finer ones are noise to be modelled."""
+AHEAD = 12
+"""Steps over which `judged` says what was earned, where a piece has as many: single rewards come seldom."""
 UNROLLED = 12
 """Imagined steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
 
@@ -293,12 +295,15 @@ def followed(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[
 
 
 def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Any, Any]:
-    """Logit, uncertainty (with its multiplier) and cost of every step of some pieces, and what its piece earned."""
+    """Logit, uncertainty (with its multiplier) and cost of every step of some pieces, and what was earned from it on."""
     _, actions, belief, _, _ = followed(net, data, key, settings)
     logit = head(net.cost, belief.feature[1:])
     B, L = data.reward.shape
     _, u = disagreement(net.members, belief.h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
-    earned = jnp.broadcast_to(jnp.asarray(data.reward).mean(1), (L, B))
+    ahead = min(AHEAD, L)
+    sums = jnp.cumsum(jnp.pad(jnp.asarray(data.reward).T, ((1, 0), (0, 0))), 0)  # [L+1 B]
+    first = jnp.minimum(jnp.arange(L), L - ahead)
+    earned = (sums[first + ahead] - sums[first]) / ahead
     return logit.reshape(-1), settings.multiplier * u, data.cost.T.reshape(-1), earned.reshape(-1)
 
 
