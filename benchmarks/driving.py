@@ -18,6 +18,7 @@ import jax.random as jr
 import numpy as np
 
 from capax import flags
+from capax.agents.fitting import judged
 from capax.envs.racing import CarRacingSkid
 from capax.frames import Frames, Seen
 from capax.models import rssm
@@ -99,7 +100,6 @@ def main() -> None:
     for number in range(options.updates):
         net, memory, _ = rssm.update(net, memory, batch(), np.bool_(True), jr.fold_in(jr.key(1), number), SETTINGS)
     print(f"fitted: {options.updates} updates, {time.perf_counter() - begun:.0f} s", flush=True)
-    judged = jax.jit(rssm.judged, static_argnames="settings")
     found = [judged(net, batch(), jr.key(number), SETTINGS) for number in range(20)]
     known = flags.margins(*(np.concatenate(part) for part in zip(*found, strict=True)))
 

@@ -1,9 +1,10 @@
 """Which κ, where costs are flags? The conformal rule's part for binary costs.
 
 A step is flagged once logit + κu > 0, so one that was safe has a margin, −logit/u: the κ that would flag it. κ is the margin
-that a share p of good steps stay below: those that were safe and earned most. Logits and uncertainties change by orders of
-magnitude as a model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing
-would be told that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
+that a share p of good steps stay below: those that were safe and earned most. From images, where a plan is only as sure as the
+least sure of its steps, whole stretches of steps are asked. Logits and uncertainties change by orders of magnitude as a
+model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing would be told
+that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
 
     p ← p · exp(PACE · (1[J_c > C] − ε)).
 
@@ -20,8 +21,8 @@ from numpy import ndarray as Array
 
 PACE = 0.7
 """Of log p: with ε = .4, p rises by half after a violation and falls by a quarter otherwise."""
-LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.03, 0.5
-"""Of good steps that κ would flag. At a half, half of the best that was done is still allowed."""
+LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
+"""Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 GOOD = 0.2
 """Share of the safe steps that are good ones."""
 LEVELS = np.geomspace(LEAST_SHARE, MOST_SHARE, 61)

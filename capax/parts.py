@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
+from capax import compiled
 from capax.agents.pets import Pets, PetsSettings
 from capax.agents.planet import Planet, PlanetSettings
 from capax.agents.start import Random, Scripted
@@ -46,6 +47,7 @@ class Parts(NamedTuple):
 
 def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[Any] | None = None) -> Parts:
     """Of the run that `config` describes; `world` is that of a finite one, `starter` a policy to begin with."""
+    compiled.remember()
     limit, spec = limits(config)
     method = config["method"]
     if world is not None:

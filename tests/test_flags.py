@@ -23,7 +23,7 @@ def test_the_share_by_hand():
     # PACE = .7, ε = .4: e^−.28 and e^.42
     assert flags.moved(0.1, False, 0.4) == pytest.approx(0.1 * 0.755784, rel=1e-6)
     assert flags.moved(0.01, True, 0.4) == pytest.approx(0.01 * 1.521962, rel=1e-6)
-    assert flags.moved(0.4, True, 0.4) == flags.MOST_SHARE
+    assert flags.moved(0.7, True, 0.4) == flags.MOST_SHARE
     assert flags.moved(flags.LEAST_SHARE, False, 0.4) == flags.LEAST_SHARE
 
 
@@ -36,7 +36,8 @@ def test_margins_are_of_the_steps_that_were_safe_and_earned_most():
     cost[3] = 1.0
     known = flags.margins(logit, u, cost, earned)
     assert len(known) == len(flags.LEVELS) and list(known) == sorted(known)
-    assert known[-1] == pytest.approx(4.0)  # the median
+    assert known[-1] == pytest.approx(5.6)  # nine tenths of the way from 2 to 6
+    assert flags.kappa_at(known, 0.5) == pytest.approx(4.0, abs=0.05)
     assert known[0] == pytest.approx(2.0 + 2 * 2.0 * flags.LEAST_SHARE)
     none = np.zeros(0)
     assert flags.margins(logit, u, np.ones(18), earned) == () == flags.margins(none, none, none, none)
@@ -57,7 +58,7 @@ def test_doing_nothing_often_does_not_make_kappa_larger():
 def test_a_step_without_uncertainty_is_flagged_by_no_kappa():
     n = 15
     known = flags.margins(-np.ones(n), np.array([1.0, 1.0, *[0.0] * (n - 2)]), np.zeros(n), np.arange(n)[::-1])
-    assert known[-1] == pytest.approx(1.0) and np.isfinite(known).all()
+    assert flags.kappa_at(known, 0.4) == pytest.approx(1.0) and np.isfinite(known).all()
 
 
 def test_kappa_is_the_margin_at_the_share():
@@ -83,9 +84,9 @@ def test_what_kappa_flags_does_not_depend_on_the_units_of_uncertainty():
 def test_the_conformal_rule_moves_the_share_and_takes_kappa_from_the_margins():
     rule = Conformal(rate=0.4)
     state = rule.fitted(rule.init(), KNOWN)
-    assert (state.share, state.kappa) == (0.03, pytest.approx(0.3, rel=1e-2))  # before anything was planned
+    assert (state.share, state.kappa) == (0.1, pytest.approx(1.0, rel=1e-2))  # before anything was planned
     later = rule.update(state, Feedback(2.0, 0.0, binary=True))
-    assert later.share == flags.moved(0.03, True, 0.4) and later.kappa == flags.kappa_at(KNOWN, later.share)
+    assert later.share == flags.moved(0.1, True, 0.4) and later.kappa == flags.kappa_at(KNOWN, later.share)
     doubled = rule.fitted(later, tuple(2.0 * m for m in KNOWN))
     assert doubled.share == later.share and doubled.kappa == pytest.approx(2.0 * later.kappa)
     assert rule.fitted(later, ()) == later  # a model that says nothing finite changes nothing

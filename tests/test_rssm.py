@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
+from capax.agents.fitting import judged
 from capax.frames import Drawn
 from capax.models import convolution, layers, rssm
 from capax.models.rssm import Belief, Gaussian, RSSMSettings
@@ -165,7 +166,8 @@ def test_the_loss_by_hand(net):
     # members foretell 0; s is drawn with deviation log 2 + .1 around 0, and each of five members pays its square
     s = (np.log(2.0) + 0.1) * jr.normal(jr.split(jr.key(0))[0], (6, 3, TINY.stoch))[1:]
     assert float(parts.members) == pytest.approx(5 * float(jnp.square(s).mean()), rel=1e-5)
-    assert float(total) == pytest.approx(float(sum(parts)), rel=1e-6)
+    weighted = float(sum(parts)) + 99.0 * float(parts.reward + parts.cost)
+    assert TINY.emphasis == 100.0 and float(total) == pytest.approx(weighted, rel=1e-6)
     _, real = rssm.loss(quiet, data, jnp.asarray(False), jr.key(0), TINY)
     assert float(real.cost) == pytest.approx(4.0)  # (1 − (−1))²
 
@@ -259,7 +261,7 @@ def test_a_rollout_is_the_prior_step_by_step(net):
             imagined.reward[:, 0, t], rssm.head(net.reward, belief.feature), rtol=1e-4, atol=1e-6
         )
         np.testing.assert_allclose(imagined.cost[:, 0, t], rssm.head(net.cost, belief.feature), rtol=1e-4, atol=1e-6)
-        np.testing.assert_allclose(imagined.uncertainty[:, 0, t], TINY.multiplier * u, rtol=1e-4)
+        np.testing.assert_allclose(imagined.uncertainty[:, 0, t], TINY.multiplier * (u + TINY.floor**2), rtol=1e-4)
     assert (imagined.alive == 1.0).all()
 
 
@@ -271,3 +273,21 @@ def test_half_precision_is_close(net):
     )
     np.testing.assert_allclose(one.reward, other.reward, atol=0.05)
     np.testing.assert_allclose(one.uncertainty, other.uncertainty, rtol=0.1)
+
+
+def test_what_was_done_is_judged_as_a_plan_would_be(net):
+    # 9 steps: stretches of 5 that begin at 2, 3 and 4
+    data = drawn(steps=9)
+    logit, u, cost, earned = judged(net, data, jr.key(0), TINY)
+    assert logit.shape == u.shape == cost.shape == earned.shape == (9,)
+    _, _, belief, _, _ = rssm.followed(net, data, jr.key(0), TINY)
+    for number, at in enumerate((2, 3, 4)):
+        for row in range(3):
+            here, span = 3 * number + row, slice(at, at + 5)
+            start = Belief(belief.h[at, row], belief.s[at, row])
+            alone = rssm.rollout((net, None), start, data.action[row : row + 1, span], jr.key(0), settings=TINY)
+            worst = int(jnp.argmin(-alone.cost / alone.uncertainty))
+            np.testing.assert_allclose(logit[here], alone.cost[0, 0, worst], rtol=1e-4)
+            np.testing.assert_allclose(u[here], alone.uncertainty[0, 0, worst], rtol=1e-4)
+            assert float(cost[here]) == data.cost[row, span].max()
+            np.testing.assert_allclose(earned[here], data.reward[row, span].sum(), rtol=1e-5)

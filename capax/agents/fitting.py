@@ -16,7 +16,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Bool, Int
 
-from capax.frames import Frames, Pieces, Seen
+from capax.frames import Drawn, Frames, Pieces, Seen
 from capax.mirror import Mirror, drawn
 from capax.models import rssm
 from capax.models.rssm import RSSM, Losses, RSSMSettings
@@ -25,7 +25,8 @@ from capax.types import Key
 JUDGED = 10
 """Batches that are looked at once more after a fit."""
 
-judged = jax.jit(rssm.judged, static_argnames="settings")
+AHEAD = 12
+"""Steps of a stretch that is judged, where a piece has twice as many: the paper's horizon."""
 
 
 def fit(
@@ -79,5 +80,29 @@ def on_device(
 
     (net, memory), parts = jax.lax.scan(one, (net, memory), (jnp.arange(len(begins)), begins))
     last = begins[-JUDGED:][::-1]
-    seen = jax.lax.map(lambda begin: rssm.judged(net, drawn(rows, begin, settings.chunk), key, settings), last)
+    seen = jax.lax.map(lambda begin: judged(net, drawn(rows, begin, settings.chunk), key, settings), last)
     return net, memory, parts, jax.tree.map(jnp.ravel, seen)
+
+
+@partial(jax.jit, static_argnames="settings")
+def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Any, Any]:
+    """What a planner would have said of what was done: stretches of some pieces, imagined with the actions that were taken.
+
+    Logit and uncertainty of the step of each that a growing κ flags first; whether any of its steps paid, and what it
+    earned. A belief needs some images before it, so the first ones are no beginnings.
+    """
+    _, _, belief, _, _ = rssm.followed(net, data, key, settings)
+    B, L = data.reward.shape
+    ahead = min(AHEAD, (L + 1) // 2)
+    first = jnp.arange(ahead // 2, L - ahead + 1)  # [T]
+    steps = first[:, None] + jnp.arange(ahead)  # [T W]
+    start = rssm.Belief(*(part[first].reshape(first.size * B, -1) for part in belief))
+    action, reward, cost = (
+        jnp.moveaxis(jnp.asarray(part)[:, steps], 1, 0).reshape(first.size * B, ahead, *part.shape[2:])
+        for part in (data.action, data.reward, data.cost)
+    )
+    imagined = rssm.rollout((net, None), start, action, key, settings=settings)
+    logit, u = imagined.cost[:, 0], imagined.uncertainty[:, 0]
+    worst = jnp.argmax(logit / u, axis=1)[:, None]
+    logit, u = (jnp.take_along_axis(part, worst, 1)[:, 0] for part in (logit, u))
+    return logit, u, cost.max(1), reward.sum(1)

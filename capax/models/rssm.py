@@ -30,8 +30,6 @@ from capax.types import Key
 
 GREYS = 32
 """Levels that an image is reduced to (5 bits, as PlaNet does): finer ones are noise to be modelled."""
-AHEAD = 12
-"""Steps over which `judged` says what was earned, where a piece has as many: single rewards come seldom."""
 UNROLLED = 12
 """Imagined steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
 
@@ -57,12 +55,17 @@ class RSSMSettings:
     multiplier: float = 10_000.0
     """m in 1[logit + κ·m·u > 0]: u is the variance of a prediction of s, some 1e-4 where data are dense, so that m·u is
     about 1 there and κ counts in logits (published code; the paper's table says 100,000)."""
+    floor: float = 0.1
+    """Least deviation in u, in quadrature: a cost is mistaken for other reasons too than that the members disagree. 0: the
+    paper's u."""
     batch: int = 50
     """Drawn per gradient step."""
     chunk: int = 50
     """Steps of a sequence."""
     updates: int = 100
     """Gradient steps per episode."""
+    emphasis: float = 100.0
+    """How often the errors of reward and cost count in the loss, where an image counts once. 1: the paper."""
     learning_rate: float = 1e-3
     """Of Adam."""
     adam_epsilon: float = 1e-4
@@ -74,8 +77,8 @@ class RSSMSettings:
 
     def __post_init__(self) -> None:
         settle(self, whole, "deter", "stoch", "hidden", "depth", "members", "batch", "chunk", "updates")
-        settle(self, above_0(1e9), "min_sd", "learning_rate", "adam_epsilon", "clip", "multiplier")
-        settle(self, between(0.0, 1e9), "free_nats")
+        settle(self, above_0(1e9), "min_sd", "learning_rate", "adam_epsilon", "clip", "multiplier", "emphasis")
+        settle(self, between(0.0, 1e9), "free_nats", "floor")
         settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
         room(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # of the first convolution
 
@@ -275,6 +278,11 @@ def _like(action: Float[Array, "M A"], x: Float[Array, "... M X"]) -> Float[Arra
     return jnp.broadcast_to(action, (*x.shape[:-1], action.shape[-1]))
 
 
+def uncertainty(disagreed: Float[Array, ...], settings: RSSMSettings) -> Float[Array, ...]:
+    """What κ multiplies:  m · (u + floor²)."""
+    return settings.multiplier * (disagreed + settings.floor**2)
+
+
 def kl(p: Gaussian, q: Gaussian) -> Float[Array, ...]:
     """KL(p ‖ q), summed over the dimensions:  Σ log(σ_q/σ_p) + (σ_p² + (μ_p − μ_q)²)/(2σ_q²) − ½."""
     ratio = jnp.square(p.sd / q.sd)
@@ -292,19 +300,6 @@ def followed(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[
     noise = jr.normal(k_noise, (L + 1, B, settings.stoch))
     belief, prior, posterior = observe(net, start((B,), settings), actions, embedded, noise, settings.min_sd)
     return x, actions, belief, prior, posterior
-
-
-def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Any, Any]:
-    """Logit, uncertainty (with its multiplier) and cost of every step of some pieces, and what was earned from it on."""
-    _, actions, belief, _, _ = followed(net, data, key, settings)
-    logit = head(net.cost, belief.feature[1:])
-    B, L = data.reward.shape
-    _, u = disagreement(net.members, belief.h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
-    ahead = min(AHEAD, L)
-    sums = jnp.cumsum(jnp.pad(jnp.asarray(data.reward).T, ((1, 0), (0, 0))), 0)  # [L+1 B]
-    first = jnp.minimum(jnp.arange(L), L - ahead)
-    earned = (sums[first + ahead] - sums[first]) / ahead
-    return logit.reshape(-1), settings.multiplier * u, data.cost.T.reshape(-1), earned.reshape(-1)
 
 
 def loss(
@@ -332,7 +327,7 @@ def loss(
     expected, _ = disagreement(net.members, h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
     apart = jnp.square(expected - s[1:].reshape(L * B, -1)).mean((1, 2)).sum()
     parts = Losses(pixels, reward, cost, told.mean(), apart)
-    return sum(parts, jnp.zeros(())), parts
+    return pixels + settings.emphasis * (reward + cost) + parts.kl + apart, parts
 
 
 def optimiser(settings: RSSMSettings) -> optax.GradientTransformation:
@@ -382,7 +377,7 @@ def rollout(
     reward, cost = (head(part, feature).reshape(H, N).T.astype(jnp.float32) for part in (net.reward, net.cost))
     before, moves = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
     _, u = disagreement(params[0].members, before, moves)  # a variance of 1e-4 needs its digits
-    u = settings.multiplier * u.reshape(H, N).T
+    u = uncertainty(u, settings).reshape(H, N).T
     return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
 
 
