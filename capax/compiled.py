@@ -25,7 +25,7 @@ SHORTEST = 0.1
 
 def remember() -> None:
     """Keep what is compiled from now on, unless the user has decided where; without a folder to write to, nothing is kept."""
-    if jax.config.jax_compilation_cache_dir is not None:
+    if jax.config.values.get("jax_compilation_cache_dir") is not None:
         return
     try:
         folder = home() / "capax" / f"jax-{jax.__version__}-{processor()}"
