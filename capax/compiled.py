@@ -19,8 +19,6 @@ import jax
 CPUINFO = Path("/proc/cpuinfo")
 LONGEST = 90 * 24 * 3600.0
 """Seconds after which a program that was not compiled again is thrown away."""
-SHORTEST = 0.1
-"""Seconds of compiling from which on a program is worth a file."""
 
 
 def remember() -> None:
@@ -36,7 +34,7 @@ def remember() -> None:
         return
     forget_old(folder)
     jax.config.update("jax_compilation_cache_dir", str(folder))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", SHORTEST)
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)  # a hundred small ones are seconds too
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
 
 
