@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -139,6 +140,9 @@ class Train:
     """Single settings of the preset to change, as NAME=VALUE (population=200 horizon=15)."""
     initial_data: Path | None = None
     """An .npz of logged transitions (obs, action, reward, cost, next_obs) to begin with, instead of random steps."""
+    lanes: str | None = None
+    """Several runs, each in a folder of its own within --out, side by side on a GPU: a number of them, with seeds from
+    --seed on, or the values of an option, as in kappa=0.1,1,10."""
     device: Literal["cpu", "gpu"] | None = None
     """Where to compute; None: a GPU if JAX finds one."""
     out: Path | None = None
@@ -161,12 +165,18 @@ class Train:
         out = self.out if self.out is not None else Path("runs") / f"{plain}-{self.method}-{self.seed}"
         if str(self.out) == "":
             raise InputError("--out is empty: name a folder for the run, or leave --out away.")
+        if self.lanes is not None:
+            again = f"each lane is safe in {out} up to its last episode; go on with the same command and --resume"
+            with leaving(lambda: again):
+                for run in self.train(partial(train, lanes=lanes_of(self.lanes)), out):
+                    print(run)
+            return
         done = self.resume and (out / CONFIG).exists() and complete(out, self.steps)
         with leaving(lambda: how_to_go_on(out)):
             run = self.train(train, out)
         print(f"already complete: {run}" if done else run)
 
-    def train(self, train: Callable[..., Run], out: Path) -> Run:
+    def train(self, train: Callable[..., Any], out: Path) -> Any:
         return train(
             self.task,
             steps=self.steps,
@@ -315,6 +325,17 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "tasks": Tasks,
     "doctor": Doctor,
 }
+
+
+def lanes_of(text: str) -> Any:
+    """A number of lanes, or an option that differs between them."""
+    name, given, values = text.partition("=")
+    if given:
+        return [{name.replace("-", "_"): assignment(f"{name}={value}")[1]} for value in values.split(",")]
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"--lanes is {text}: give a number, or values as in kappa=0.1,1,10.") from None
 
 
 def assignment(text: str) -> tuple[str, Any]:

@@ -35,7 +35,8 @@ class Mirror:
     """What of the frames is on the device."""
 
     def __init__(self, most: int, chunk: int) -> None:
-        """For `most` steps, of which pieces of `chunk` are drawn; an eighth more is for episodes that have left."""
+        """For `most` steps, of which pieces of `chunk` are drawn; an eighth more is for episodes that have left. Doubled where
+        more come than were meant to, and the device has room."""
         self._chunk = chunk
         self._most = most + most // chunk + most // 8 + BLOCK
         self._rows: Seen | None = None
@@ -49,10 +50,14 @@ class Mirror:
         Episodes that are shorter than a piece are not among them.
         """
         long = [seen for seen in frames.episodes if len(seen.reward) >= self._chunk]
-        size = min(self._most, room(sum(part[0].nbytes for part in long[0])))
-        if _rows(long) + BLOCK > size:
+        held, least = room(sum(part[0].nbytes for part in long[0])), _rows(long) + BLOCK
+        if least > held:
             self._forget()
             return None
+        while least > self._most:
+            self._most *= 2
+            self._forget()
+        size = min(self._most, held)
         if self._rows is None:
             self._rows = _blank(long[0], size)
         new = [seen for seen in long if self._place(seen) is None]

@@ -64,7 +64,8 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
     )
     settings = settings_of(config)
     if config["kind"] == "image":
-        agent: Agent[Any] = Planet(spec, rule, tuple(config["image"]), action_dim, settings)
+        capacity = math.ceil(config["capacity"] / config["repeat"])  # it counts frames
+        agent: Agent[Any] = Planet(spec, rule, tuple(config["image"]), action_dim, settings, capacity)
     else:
         agent = Pets(spec, rule, config["obs_dim"], action_dim, settings, config["capacity"])
     start = 0 if config["initial_data"] and not config["initial_policy"] else settings.start_steps

@@ -12,7 +12,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from capax.agents.pets import Pets, PetsSettings, PetsState, capacity_for
+from capax.agents.pets import Pets, PetsSettings, PetsState, capacity_for, planning
 from capax.agents.start import Random
 from capax.collect import EpisodeCollector
 from capax.conformal import Conformal, ConformalState
@@ -98,7 +98,7 @@ def test_a_binary_cost_with_a_limit_of_zero_is_soon_kept():
 
     careful, careless = planned(Conformal(0.1)), planned(Fixed(0.0))
     assert sum(episode.paid > 0.0 for episode in careful) <= 3 and not any(episode.paid for episode in careful[-5:])
-    assert sum(episode.paid > 0.0 for episode in careless) >= 10  # of twelve
+    assert sum(episode.paid > 0.0 for episode in careless) >= 7  # of twelve
     assert min(episode.earned for episode in careful[-5:]) > 15.0  # of some 33 at most
 
 
@@ -130,11 +130,12 @@ def test_the_plan_is_carried_from_step_to_step(cap, ran):
 
 
 def test_act_compiles_once_while_kappa_and_the_model_change(cap, ran):
-    before = cap._plan._cache_size()
+    compiled = planning(cap.settings, cap.obs_dim, cap.action_dim).__wrapped__
+    before = compiled._cache_size()
     for outcome, kappa in zip(ran[-3:], (0.0, 0.5, 30.0), strict=True):
         state = outcome.state._replace(rule=ConformalState(kappa))
         cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
-    assert before == cap._plan._cache_size() == 1
+    assert before == compiled._cache_size() == 1
 
 
 def test_kappa_reaches_the_planner(cap, ran):
@@ -319,7 +320,7 @@ def test_an_observation_too_large_for_the_network_reaches_no_action(cap, ran):
 
 def spoiled_fits(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
     real = ensemble.fit
-    monkeypatch.setattr(ensemble, "fit", lambda *arguments: spoil(*real(*arguments)))
+    monkeypatch.setattr(ensemble, "fit", lambda *arguments, **named: spoil(*real(*arguments, **named)))
 
 
 def nan_loss(model: Any, optimiser: Any, loss: Any) -> Any:

@@ -17,6 +17,7 @@ from jax import Array
 from jaxtyping import Bool, Int
 
 from capax.frames import Drawn, Frames, Pieces, Seen
+from capax.lanes import shared
 from capax.mirror import Mirror, drawn
 from capax.models import rssm
 from capax.models.rssm import RSSM, Losses, RSSMSettings
@@ -44,7 +45,7 @@ def fit(
     if mirrored is not None:
         rows, begins = mirrored
         at = (begins[pieces.episode] + pieces.first).astype(np.int32)
-        net, memory, parts, seen = on_device(net, memory, rows, at, np.bool_(binary), key, settings)
+        net, memory, parts, seen = on_device(net, memory, rows, at, np.bool_(binary), key, settings=settings)
         return net, memory, Losses(*(np.mean(part) for part in jax.device_get(parts))), seen
     told = []
     for number in range(len(pieces.first)):
@@ -60,6 +61,7 @@ def fit(
     return net, memory, Losses(*(np.mean(part) for part in zip(*told, strict=True))), together
 
 
+@shared
 @partial(jax.jit, static_argnames="settings")
 def on_device(
     net: RSSM,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +22,7 @@ from capax.checks import above_0, room, settle, whole
 from capax.errors import InputError
 from capax.flags import margins
 from capax.kappa import Feedback, Rule
+from capax.lanes import shared
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 from capax.planning.ccem import CEM, plan, shifted
@@ -75,6 +76,19 @@ class PetsState(NamedTuple):
     trouble: Trouble = Trouble()
 
 
+@cache
+def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> Any:
+    """Plan from a state, compiled once for all agents of these sizes."""
+    ready, rollout = ensemble.imagination(settings.ensemble, obs_dim, action_dim)
+
+    def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
+        binary, cem = params[1].binary, settings.cem
+        chosen, mean, info = plan(key, ready(params), obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
+        return jnp.concatenate([chosen[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
+
+    return shared(jax.jit(act))
+
+
 @dataclass(frozen=True)
 class Pets:
     """CAP with an ensemble (Algorithm 1 with Eq. 7 and 8)."""
@@ -90,17 +104,6 @@ class Pets:
     def __post_init__(self) -> None:
         if self.settings.ensemble.rollout == "fused":  # refused here rather than at the first plan
             ensemble.imagination(self.settings.ensemble, self.obs_dim, self.action_dim)
-
-    @cached_property
-    def _plan(self) -> Any:
-        ready, rollout = ensemble.imagination(self.settings.ensemble, self.obs_dim, self.action_dim)
-
-        def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
-            binary, cem = params[1].binary, self.settings.cem
-            chosen, mean, info = plan(key, ready(params), obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
-            return jnp.concatenate([chosen[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
-
-        return jax.jit(act)
 
     def init(self, key: Key) -> PetsState:
         model = ensemble.init(key, self.obs_dim, self.action_dim, self.settings.ensemble)
@@ -124,9 +127,10 @@ class Pets:
         per_step = np.float32(self.spec.limit / self.spec.scale)
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and its plan not finite
             start = np.asarray(obs - state.origin, np.float32)
+        acting = planning(self.settings, self.obs_dim, self.action_dim)
 
         def planned(params: Any) -> Any:
-            return lambda: self._plan(key, params, start, carry, np.float32(state.rule.kappa), per_step)
+            return lambda: acting(key, params, start, carry, np.float32(state.rule.kappa), per_step)
 
         good = None if state.good is None else planned(state.good)
         plans = planned((state.model, state.scaling)), good
@@ -154,7 +158,7 @@ class Pets:
             buffer.padded(capacity_for(buffer.size, self.capacity)),
             buffer.size,
             key,
-            self.settings.ensemble,
+            settings=self.settings.ensemble,
         )
         if not (np.isfinite(loss) and all_finite(model)):
             trouble = state.trouble.bad_fit(self.settings.ensemble.learning_rate)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,6 +20,7 @@ from capax.errors import InputError
 from capax.flags import margins
 from capax.frames import Frames, Seen
 from capax.kappa import Feedback, Rule
+from capax.lanes import shared
 from capax.mirror import Mirror
 from capax.models import rssm
 from capax.models.rssm import RSSM, Belief, RSSMSettings
@@ -69,6 +70,26 @@ class PlanetState(NamedTuple):
     trouble: Trouble = Trouble()
 
 
+@cache
+def stepping(settings: PlanetSettings, action_dim: int) -> Any:
+    """See an image and plan, compiled once for all agents of these sizes."""
+    rollout = partial(rssm.rollout, settings=settings.rssm)
+
+    def step(key: Key, net: RSSM, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
+        belief, last = carry
+        k_filter, k_plan = jr.split(key)
+        embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
+        noise = jr.normal(k_filter, (settings.rssm.stoch,))
+        belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
+        nothing = jnp.zeros((settings.cem.horizon, action_dim))
+        chosen, _, info = plan(
+            k_plan, (net, None), belief, nothing, kappa, limit, binary, rollout=rollout, cem=settings.cem
+        )
+        return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
+
+    return shared(jax.jit(step))
+
+
 @dataclass(frozen=True)
 class Planet:
     """CAP with a latent model (Algorithm 1 with the binary cost of section 4.3)."""
@@ -78,29 +99,12 @@ class Planet:
     image: tuple[int, int, int]
     action_dim: int
     settings: PlanetSettings
-
-    @cached_property
-    def _step(self) -> Any:
-        settings = self.settings.rssm
-        rollout = partial(rssm.rollout, settings=settings)
-
-        def step(key: Key, net: RSSM, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
-            belief, last = carry
-            k_filter, k_plan = jr.split(key)
-            embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
-            noise = jr.normal(k_filter, (settings.stoch,))
-            belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.min_sd)
-            nothing = jnp.zeros((self.settings.cem.horizon, self.action_dim))
-            chosen, _, info = plan(
-                k_plan, (net, None), belief, nothing, kappa, limit, binary, rollout=rollout, cem=self.settings.cem
-            )
-            return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
-
-        return jax.jit(step)
+    capacity: int | None = None
+    """Steps that the run is to have, for which a GPU keeps room; None: all that the buffer may hold."""
 
     @cached_property
     def _mirror(self) -> Mirror:
-        return Mirror(self.settings.buffer, self.settings.rssm.chunk)
+        return Mirror(self.capacity or self.settings.buffer, self.settings.rssm.chunk)
 
     @cached_property
     def _decode(self) -> Any:
@@ -125,9 +129,10 @@ class Planet:
         if state.fits == 0:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
         per_step = np.float32(self.spec.limit / self.spec.scale)
+        step = stepping(self.settings, self.action_dim)
 
         def planned(net: RSSM) -> Any:
-            return lambda: self._step(key, net, obs, carry, np.float32(state.rule.kappa), per_step, state.binary)
+            return lambda: step(key, net, obs, carry, np.float32(state.rule.kappa), per_step, state.binary)
 
         good = None if state.good is None else planned(state.good)
         last = carry[1]

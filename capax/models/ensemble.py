@@ -24,6 +24,7 @@ from jaxtyping import Bool, Float, Int
 from capax.buffer import Buffer
 from capax.checks import above_0, between, flag, room, settle, whole, word
 from capax.errors import InputError
+from capax.lanes import shared
 from capax.penalty import spread
 from capax.planning.ccem import Imagined, Rollout
 from capax.types import Key
@@ -240,6 +241,7 @@ def loss(
     return data.sum() + bounds + decay, data.mean()
 
 
+@shared
 @partial(jax.jit, static_argnames="settings")
 def fit(
     net: Ensemble,
@@ -252,43 +254,29 @@ def fit(
 ) -> tuple[Ensemble, Any, Float[Array, ""]]:
     """Train on the first `count` rows of a padded buffer; returns the loss averaged over the last pass.
 
-    Each member resamples the rows with replacement once per fit (a bootstrap), and every pass shuffles them anew.
-    `count` is traced: a growing buffer compiles nothing.
+    Each member resamples the rows with replacement once per fit (a bootstrap), and every batch is drawn from these anew: an
+    order to be sorted would be sorted in every step where several fits are made as one. `count` is traced: a growing
+    buffer compiles nothing.
     """
     adam = optax.adam(settings.learning_rate)
     decays = tuple(settings.decays())
-    capacity = buffer.reward.shape[0]
-    k_boot, k_order = jr.split(key)
-    rows = jr.randint(k_boot, (settings.members, capacity), 0, count)
+    k_boot, k_batch = jr.split(key)
+    rows = jr.randint(k_boot, (settings.members, buffer.reward.shape[0]), 0, count)
     per_epoch = (count + settings.batch - 1) // settings.batch
     updates = jnp.clip(
         jnp.ceil(settings.epochs * per_epoch).astype(jnp.int32), settings.least_updates, settings.most_updates
     )
-
-    def order_of(epoch: Int[Array, ""]) -> Int[Array, " capacity"]:
-        draws = jr.uniform(jr.fold_in(k_order, epoch), (capacity,))
-        return jnp.argsort(jnp.where(jnp.arange(capacity) < count, draws, 2.0))
+    full = (jnp.arange(settings.batch) < count).astype(jnp.float32)  # fewer rows than a batch are taken once, about
 
     def update(number: Int[Array, ""], carry: Any) -> Any:
-        net, optimiser, order, total = carry
-        epoch, batch = number // per_epoch, number % per_epoch
-        order = jax.lax.cond((batch == 0) & (number > 0), order_of, lambda _: order, epoch)
-        slots = batch * settings.batch + jnp.arange(settings.batch)
-        index = rows[:, order[jnp.minimum(slots, count - 1)]]  # [E B]
+        net, optimiser, total = carry
+        index = rows[:, jr.randint(jr.fold_in(k_batch, number), (settings.batch,), 0, count)]  # [E B]
         x, y, end = examples(buffer, index, scale)
-        (_, data), grads = jax.value_and_grad(loss, has_aux=True)(
-            net, x, y, end, (slots < count).astype(jnp.float32), scale, decays
-        )
+        (_, data), grads = jax.value_and_grad(loss, has_aux=True)(net, x, y, end, full, scale, decays)
         steps, optimiser = adam.update(grads, optimiser)
-        return (
-            optax.apply_updates(net, steps),
-            optimiser,
-            order,
-            total + jnp.where(number >= updates - per_epoch, data, 0.0),
-        )
+        return optax.apply_updates(net, steps), optimiser, total + jnp.where(number >= updates - per_epoch, data, 0.0)
 
-    first = order_of(jnp.asarray(0))
-    net, optimiser, _, total = jax.lax.fori_loop(0, updates, update, (net, optimiser, first, jnp.zeros(())))
+    net, optimiser, total = jax.lax.fori_loop(0, updates, update, (net, optimiser, jnp.zeros(())))
     return net, optimiser, total / jnp.minimum(updates, per_epoch)
 
 

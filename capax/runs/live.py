@@ -30,15 +30,17 @@ class Live:
         limit: float,
         discounted: bool,
         done: int = 0,
+        lane: str | None = None,
         clock: Callable[[], float] = time.monotonic,
         stream: TextIO | None = None,
     ) -> None:
         """`steps` of the whole run, `done` of them before; `discounted` says which of an episode's costs is held against
-        the limit."""
+        the limit. A `lane` shares the terminal with others: its lines are plain and begin with its name."""
+        self._lane = "" if lane is None else f"{lane}: "
         self._task, self._steps, self._limit, self._discounted, self._clock = task, steps, limit, discounted, clock
         # a notebook gets plain lines on stderr, not rich's HTML
         self._console = Console(file=stream, stderr=stream is None, highlight=False, force_jupyter=False)
-        self._terminal = self._console.is_interactive and not Console().is_jupyter
+        self._terminal = self._console.is_interactive and not Console().is_jupyter and lane is None
         self._own_stream = stream is not None
         self._encoding = getattr(self._console.file, "encoding", None) or "utf-8"
         self._line: rich.live.Live | None = None
@@ -109,7 +111,7 @@ class Live:
 
     def _say(self, words: str) -> None:
         """Print above the line."""
-        self._console.print(Text(self._encodable(words)), soft_wrap=True)
+        self._console.print(Text(self._encodable(self._lane + words)), soft_wrap=True)
 
     def _print(self) -> None:
         self._say(self._text(PLAIN).plain)

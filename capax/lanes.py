@@ -1,0 +1,154 @@
+"""How do several runs share one GPU? Their compiled calls are made together, as one.
+
+A lane is a run of its own, in a thread of its own, with the loop that every run has. A function that is worth it goes through
+`shared`: there a lane waits until all others have something to call as well, and those that call the same are answered by
+one call under `vmap`. An agent needs nothing else to run in lanes. One plan alone leaves most of a GPU idle; on a CPU there is
+nothing idle, so lanes are trained one after the other there.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from functools import cache, wraps
+from typing import Any, NamedTuple, TypeVar
+
+import jax
+import jax.numpy as jnp
+
+T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
+_here = threading.local()
+
+
+class Call(NamedTuple):
+    """What a lane waits for."""
+
+    function: Callable[..., Any]
+    static: tuple[tuple[str, Any], ...]
+    arguments: tuple[Any, ...]
+    shape: Any
+    """Calls whose shapes differ cannot be stacked."""
+
+    @property
+    def kind(self) -> Any:
+        """Calls of the same kind are made together."""
+        return self.function, self.static, self.shape
+
+
+def shared(function: F) -> F:
+    """A compiled function whose calls in several lanes are made as one; its static arguments are named, others are not."""
+
+    @wraps(function)
+    def called(*arguments: Any, **static: Any) -> Any:
+        together: Together | None = getattr(_here, "together", None)
+        if together is None:
+            return function(*arguments, **static)
+        leaves, structure = jax.tree.flatten(arguments)
+        shape = structure, tuple(jax.typeof(leaf) for leaf in leaves)
+        return together.call(Call(function, tuple(sorted(static.items())), arguments, shape))
+
+    return called  # type: ignore[return-value]
+
+
+def label() -> str | None:
+    """What the lane is called that this thread runs."""
+    return getattr(_here, "label", None)
+
+
+def side_by_side(work: Sequence[Callable[[], T]], labels: Sequence[str]) -> list[T]:
+    """Do all of it at once, a lane each; an error of one is raised when the others have come to their end."""
+    together = Together(len(work))
+    results: dict[int, T] = {}
+    errors: dict[int, BaseException] = {}
+
+    def run(lane: int) -> None:
+        _here.together, _here.lane, _here.label = together, lane, labels[lane]
+        try:
+            results[lane] = work[lane]()
+        except BaseException as error:
+            errors[lane] = error
+        finally:
+            together.leave(lane)
+
+    threads = [threading.Thread(target=run, args=(lane,), name=labels[lane], daemon=True) for lane in range(len(work))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        while thread.is_alive():
+            thread.join(0.2)  # a signal reaches the main thread between two of these
+    for lane in sorted(errors):
+        errors[lane].add_note(f"in the lane {labels[lane]}")
+        raise errors[lane]
+    return [results[lane] for lane in range(len(work))]
+
+
+class Together:
+    """Where lanes wait for each other."""
+
+    def __init__(self, lanes: int) -> None:
+        self._lanes = lanes
+        self._running = set(range(lanes))
+        self._waiting: dict[int, Call] = {}
+        self._answers: dict[int, tuple[Any, BaseException | None]] = {}
+        self._changed = threading.Condition()
+
+    def call(self, call: Call) -> Any:
+        """Of the lane that this thread runs: what the function gives it."""
+        lane = _here.lane
+        with self._changed:
+            self._waiting[lane] = call
+            self._go()
+            while lane not in self._answers:
+                self._changed.wait()
+            answer, error = self._answers.pop(lane)
+        if error is not None:
+            raise error
+        return answer
+
+    def leave(self, lane: int) -> None:
+        """The lane calls nothing any more."""
+        with self._changed:
+            self._running.discard(lane)
+            self._go()
+
+    def _go(self) -> None:
+        """Once every lane waits, answer as many of them as one call can; the others wait on.
+
+        So a lane that ends its episode early fits when the others do. Those who waited longest come first among equals.
+        """
+        if not self._running or set(self._waiting) != self._running:
+            return
+        kinds: dict[Any, list[int]] = {}
+        for lane, call in self._waiting.items():
+            kinds.setdefault(call.kind, []).append(lane)
+        lanes = max(kinds.values(), key=len)
+        calls = [self._waiting.pop(lane) for lane in lanes]
+        answers: list[tuple[Any, BaseException | None]]
+        try:
+            answers = [(answer, None) for answer in made(calls, self._lanes)]
+        except BaseException as error:
+            answers = [(None, error)] * len(calls)
+        self._answers.update(zip(lanes, answers, strict=True))
+        self._changed.notify_all()
+
+
+def made(calls: Sequence[Call], lanes: int) -> Sequence[Any]:
+    """What calls of one kind give. Always `lanes` of them are made, so that only one number of them is compiled."""
+    function, static, _, _ = calls[0]
+    if lanes == 1:
+        return [function(*calls[0].arguments, **dict(static))]
+    padded = [*calls, *[calls[0]] * (lanes - len(calls))]
+    return stacked(function, static)(*(call.arguments for call in padded))[: len(calls)]
+
+
+@cache
+def stacked(function: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
+    """The function for the arguments of several lanes at once."""
+
+    def many(*lanes: Any) -> Any:
+        arguments = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *lanes)
+        answers = jax.vmap(lambda own: function(*own, **dict(static)))(arguments)
+        return tuple(jax.tree.map(lambda leaf, lane=lane: leaf[lane], answers) for lane in range(len(lanes)))
+
+    return jax.jit(many)
