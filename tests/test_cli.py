@@ -19,7 +19,8 @@ from PIL import Image
 from rich.console import Console
 
 import capax
-from capax.cli import FILES, main, progress
+from capax.cli import main
+from capax.paper.command import FILES, progress
 from capax.paper.gridworld import PAPER
 
 SMALL = ["gridworld", "--worlds", "2", "--iterations", "2", "--samples", "50", "--jobs", "1"]
