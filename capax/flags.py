@@ -6,7 +6,10 @@ least sure of its steps, whole stretches of steps are asked. Logits and uncertai
 model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing would be told
 that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
 
-    p ← p · exp(PACE · (1[J_c > C] − ε)).
+    p ← p · exp(PACE · (x − ε)),
+
+where x is 0 in an episode that keeps the limit, and otherwise by how much it does not, counted from 1 to COUNTED: a wheel
+that slips once is not a spin.
 
 What this promises is in docs/guarantees.md.
 """
@@ -20,18 +23,22 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 PACE = 0.7
-"""Of log p: with ε = .4, p rises by half after a violation and falls by a quarter otherwise."""
+"""Of log p: with ε = .4, p rises by half after a single flag too many and falls by a quarter otherwise."""
+COUNTED = 3.0
+"""Flags above the limit that count in an episode: one that pays without end is made up for by six or seven safe ones at ε = .4."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
-GOOD = 0.2
-"""Share of the safe steps that are good ones."""
+BEST = 0.99
+"""A step is good if it earned at least what lies halfway between the median and this quantile of the safe ones: not a fixed
+share of them, since doing nothing for long would make nothing good."""
 LEVELS = np.geomspace(LEAST_SHARE, MOST_SHARE, 61)
 """Shares whose margins are remembered between fits."""
 
 
-def moved(share: float, violated: bool, rate: float) -> float:
-    """p after an episode, where ε is `rate`."""
-    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(PACE * (violated - rate))))
+def moved(share: float, excess: float, rate: float) -> float:
+    """p after an episode that paid `excess` above the limit, where ε is `rate`."""
+    x = min(COUNTED, max(1.0, excess)) if excess > 0.0 else 0.0
+    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(PACE * (x - rate))))
 
 
 def margins(
@@ -44,8 +51,10 @@ def margins(
     with np.errstate(over="ignore", invalid="ignore"):
         found = -logit / np.maximum(uncertainty, np.finfo(np.float32).tiny)
     safe = np.flatnonzero((cost <= 0.0) & np.isfinite(found) & np.isfinite(earned))
-    good = safe[np.argsort(-earned[safe], kind="stable")[: math.ceil(GOOD * safe.size)]]
-    return tuple(np.quantile(found[good], LEVELS).tolist()) if good.size else ()
+    if not safe.size:
+        return ()
+    good = safe[earned[safe] >= np.quantile(earned[safe], (0.5, BEST)).mean()]
+    return tuple(np.quantile(found[good], LEVELS).tolist())
 
 
 def kappa_at(known: tuple[float, ...], share: float) -> float:
