@@ -25,7 +25,7 @@ from numpy import ndarray as Array
 PACE = 0.7
 """Of log p: with ε = .4, p rises by half after a single flag too many and falls by a quarter otherwise."""
 COUNTED = 3.0
-"""Flags above the limit that count in an episode: one that pays without end is made up for by six or seven safe ones at ε = .4."""
+"""Flags above the limit that count in an episode: six or seven safe ones make up for these, at ε = .4."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 BEST = 0.99

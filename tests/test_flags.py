@@ -33,8 +33,8 @@ def test_the_share_by_hand():
 
 
 def test_margins_are_of_the_steps_that_were_safe_and_earned_most():
-    # κ = 2, 4 and 6 flag the three of the fifteen safe ones that earned 3, where the others earned −1 and 1 is halfway; the step that paid is not asked though it earned more,
-    # nor are those without a number
+    # κ = 2, 4 and 6 flag the three of the fifteen safe ones that earned 3, where the others earned −1 and 1 is halfway;
+    # the step that paid is not asked though it earned more, nor are those without a number
     logit = np.array([-1.0, -2.0, -6.0, -100.0, np.nan, -np.inf, *[-50.0] * 12])
     u = np.array([0.5, 0.5, 1.0, 1.0, 1.0, 1.0, *[1.0] * 12])
     cost, earned = np.zeros(18), np.array([3.0, 3.0, 3.0, 9.0, 9.0, 9.0, *[-1.0] * 12])
