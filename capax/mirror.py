@@ -1,7 +1,8 @@
-"""How are frames kept on a GPU, so that a fit copies none of them from the host?
+"""How are frames and transitions kept on a GPU, so that a fit copies none of them from the host?
 
 A mirror is a cache: the rows of all episodes that something can be drawn from, one episode after the other. Only what
-is new is uploaded. An episode that has left keeps its rows until there is no room; then all are written anew.
+is new is uploaded. An episode that has left keeps its rows until there is no room; then all are written anew. Transitions are
+a cache of the same kind, in the order of the buffer.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int
 
+from capax.buffer import COLUMNS, Buffer
 from capax.frames import Drawn, Frames, Seen
 
 SHARE = 0.4
@@ -77,6 +79,40 @@ class Mirror:
         self._rows, self._used, self._places = None, 0, {}
 
 
+class Transitions:
+    """What of a buffer is on the device."""
+
+    def __init__(self) -> None:
+        self._rows: Any = None
+        self._last: Buffer | None = None
+
+    def follow(self, buffer: Buffer, capacity: int) -> Buffer:
+        """The buffer, padded to `capacity`: on the device where that has room, and else on the host as it is."""
+        columns = dict(zip(COLUMNS, buffer.columns, strict=True))
+        if capacity + BLOCK > room(sum(column[0].nbytes for column in columns.values())):
+            self._rows = self._last = None
+            return buffer.padded(capacity)
+        last = self._last
+        begin = (
+            0
+            if last is None or len(self._rows["reward"]) != capacity + BLOCK or not _grown(last, buffer)
+            else last.size
+        )
+        if begin == 0:
+            self._rows = _blank(columns, capacity + BLOCK)
+        for at in range(begin, buffer.size, BLOCK):
+            block = {name: _block(column[at : at + BLOCK]) for name, column in columns.items()}
+            self._rows = _put(self._rows, block, np.int32(at))
+        self._last = buffer
+        return Buffer(**self._rows, added=buffer.added)
+
+
+def _grown(before: Buffer, after: Buffer) -> bool:
+    """Whether the one is the other with rows appended."""
+    pairs = zip(before.columns, after.columns, strict=True)
+    return before.size <= after.size and all(np.array_equal(one, other[: before.size]) for one, other in pairs)
+
+
 def drawn(rows: Seen, begins: Int[Array, " B"], chunk: int) -> Drawn:
     """The pieces that begin at these rows."""
     at = begins[:, None] + jnp.arange(chunk + 1)
@@ -87,19 +123,23 @@ def _rows(episodes: list[Seen]) -> int:
     return sum(len(seen.image) for seen in episodes)
 
 
-def _blank(like: Seen, size: int) -> Any:
+def _blank(like: Any, size: int) -> Any:
     return jax.tree.map(lambda part: jnp.zeros((size, *part.shape[1:]), part.dtype), like)
 
 
 def _written(rows: Seen, seen: Seen, at: int) -> Seen:
     """With an episode's rows from `at` on; up to a block after it is zero."""
     for begin in range(0, len(seen.image), BLOCK):
-        parts = (part[begin : begin + BLOCK] for part in seen)
-        block = Seen(*(np.pad(part, [(0, BLOCK - len(part))] + [(0, 0)] * (part.ndim - 1)) for part in parts))
+        block = Seen(*(_block(part[begin : begin + BLOCK]) for part in seen))
         rows = _put(rows, block, np.int32(at + begin))
     return rows
 
 
+def _block(part: np.ndarray) -> np.ndarray:
+    """With zeros up to a block."""
+    return np.pad(part, [(0, BLOCK - len(part))] + [(0, 0)] * (part.ndim - 1))
+
+
 @partial(jax.jit, donate_argnums=0)
-def _put(rows: Seen, block: Seen, at: Any) -> Seen:
+def _put(rows: Any, block: Any, at: Any) -> Any:
     return jax.tree.map(lambda into, part: jax.lax.dynamic_update_slice_in_dim(into, part, at, 0), rows, block)

@@ -14,8 +14,9 @@ import pytest
 from capax import mirror
 from capax.agents.fitting import fit
 from capax.agents.planet import PlanetSettings
+from capax.buffer import COLUMNS, Buffer
 from capax.frames import Drawn, Frames, Pieces
-from capax.mirror import Mirror
+from capax.mirror import Mirror, Transitions
 from capax.models import rssm
 from capax.models.rssm import RSSMSettings
 from capax.planning.ccem import CEM
@@ -104,6 +105,47 @@ def test_a_fit_on_the_device_is_the_fit_on_the_host(gpu):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
         assert np.abs(np.asarray(one) - before).max() > 1e-4  # the parameters before are still there, and others
     np.testing.assert_allclose(here[2], there[2], rtol=1e-4)
+
+
+# Transitions.
+
+
+def transitions(size: int, seed: int = 0) -> Buffer:
+    rng = np.random.default_rng(seed)
+    rows = {name: rng.normal(size=(size, *((3,) if "obs" in name else ()))).astype(np.float32) for name in COLUMNS}
+    return Buffer(**{**rows, "action": rng.normal(size=(size, 2)).astype(np.float32)}, added=size)
+
+
+def part(buffer: Buffer, first: int, last: int) -> Buffer:
+    return Buffer(*(column[first:last] for column in buffer.columns), added=last)
+
+
+def test_transitions_on_the_device_are_the_padded_ones(gpu):
+    whole, other = transitions(40), transitions(40, seed=1)
+    device, uploaded = Transitions(), []
+    real = mirror._put
+    gpu.setattr(mirror, "_put", lambda rows, block, at: uploaded.append(int(at)) or real(rows, block, at))
+    expected = [
+        (part(whole, 0, 7), 20, [0, 4]),
+        (part(whole, 0, 12), 20, [7, 11]),  # only what is new
+        (part(whole, 0, 12), 20, []),
+        (part(whole, 3, 15), 20, [0, 4, 8]),  # the oldest have left: all anew
+        (part(whole, 3, 20), 40, [0, 4, 8, 12, 16]),  # more room
+        (part(other, 0, 20), 40, [0, 4, 8, 12, 16]),  # of another run
+    ]
+    for buffer, capacity, at in expected:
+        uploaded.clear()
+        found, padded = device.follow(buffer, capacity), buffer.padded(capacity)
+        assert uploaded == at and found.added == padded.added
+        for one, two in zip(found.columns, padded.columns, strict=True):
+            np.testing.assert_array_equal(one[:capacity], two)
+            assert isinstance(one, jax.Array) and not np.asarray(one[capacity:]).any()
+
+
+def test_transitions_that_are_too_many_stay_on_the_host(gpu):
+    device = Transitions()
+    gpu.setattr(mirror, "room", lambda row: 23)
+    assert isinstance(device.follow(transitions(10), 20).reward, np.ndarray)
 
 
 def test_the_benchmark_adds_up(monkeypatch):

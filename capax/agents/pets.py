@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +23,7 @@ from capax.errors import InputError
 from capax.flags import margins
 from capax.kappa import Feedback, Rule
 from capax.lanes import shared
+from capax.mirror import Transitions
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 from capax.planning.ccem import CEM, plan, shifted
@@ -105,6 +106,10 @@ class Pets:
         if self.settings.ensemble.rollout == "fused":  # refused here rather than at the first plan
             ensemble.imagination(self.settings.ensemble, self.obs_dim, self.action_dim)
 
+    @cached_property
+    def _transitions(self) -> Transitions:
+        return Transitions()
+
     def init(self, key: Key) -> PetsState:
         model = ensemble.init(key, self.obs_dim, self.action_dim, self.settings.ensemble)
         optimiser = optax.adam(self.settings.ensemble.learning_rate).init(model)
@@ -155,7 +160,7 @@ class Pets:
             state.model,
             state.optimiser,
             scale,
-            buffer.padded(capacity_for(buffer.size, self.capacity)),
+            self._transitions.follow(buffer, capacity_for(buffer.size, self.capacity)),
             buffer.size,
             key,
             settings=self.settings.ensemble,
