@@ -1,0 +1,105 @@
+"""Which kernels does a plan consist of, and how long is the device idle between them? (on a GPU)
+
+python benchmarks/kernels.py                 a plan at Car-Racing's size, then one at HalfCheetah's
+python benchmarks/kernels.py images fit      only these of: images, states, fit (an image agent's fit)
+
+A row for each kind of kernel: how often in a plan, and microseconds in all; the last says how long the device was busy, and
+the plan from begin to end. On a CPU the same shows what its threads were busy with.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+from images import prepared  # beside this file
+
+from capax.agents.pets import PetsSettings, planning
+from capax.agents.planet import PlanetSettings
+from capax.models import ensemble
+
+S, A = 17, 6
+PLANS, SHOWN = 5, 25
+SIZES = PlanetSettings()
+
+
+def images() -> Callable[[], Any]:
+    agent, state = prepared(SIZES)
+    image, carry = state.buffer.episodes[0].image[0], agent.begin(state)
+    return lambda: agent.act(state, carry, image, jr.key(0))[0]
+
+
+def states() -> Callable[[], Any]:
+    settings = PetsSettings()
+    net = ensemble.init(jr.key(0), S, A, settings.ensemble)
+    one, zero = jnp.ones(S + A), jnp.zeros(S + A)
+    far = jnp.full(S, 1e3)
+    scale = ensemble.Scaling(zero, one, zero[: S + 2], one[: S + 2], -far, far, jnp.asarray(False), jnp.asarray(False))
+    act, warm = planning(settings, S, A), jnp.zeros((settings.cem.horizon, A))
+    obs = np.zeros(S, np.float32)
+    return lambda: np.asarray(act(jr.key(0), (net, scale), obs, warm, np.float32(0.1), np.float32(1.0))[0])
+
+
+def fit() -> Callable[[], Any]:
+    agent, state = prepared(SIZES)
+    return lambda: agent.learn(state, [], jr.key(0))[0].model.embed.w
+
+
+def traced(call: Callable[[], Any], times: int) -> list[dict[str, Any]]:
+    """What the profiler saw of some calls, after one that compiles."""
+    jax.block_until_ready(call())
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, create_perfetto_trace=True):
+            for _ in range(times):
+                jax.block_until_ready(call())
+        (path,) = Path(folder).rglob("perfetto_trace.json.gz")
+        with gzip.open(path) as file:
+            found = json.load(file)
+    return found["traceEvents"] if isinstance(found, dict) else found
+
+
+def on_device(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of the streams of a GPU, or of a CPU's compiled programs."""
+    names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
+    lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
+    gpu = [e for e in events if e.get("ph") == "X" and "GPU" in names.get(e["pid"], "") and
+           "Stream" in lines.get((e["pid"], e.get("tid")), "")]  # fmt: skip
+    return gpu or [e for e in events if e.get("ph") == "X" and "hlo_op" in e.get("args", {})]
+
+
+def report(name: str, events: list[dict[str, Any]], times: int) -> None:
+    kinds: dict[str, list[float]] = defaultdict(list)
+    for event in events:
+        kinds[re.sub(r"[._]?\d+$", "", event["name"])[:70]].append(event["dur"])
+    print(f"{name}: {sum(map(len, kinds.values())) / times:.0f} kernels", flush=True)
+    for kind, took in sorted(kinds.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
+        print(f"  {len(took) / times:8.1f} × {np.mean(took):8.2f} µs = {sum(took) / times:9.1f}  {kind}")
+    ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in events)
+    busy, until = 0.0, -np.inf
+    for begin, end in ends:
+        busy += max(0.0, end - max(begin, until))
+        until = max(until, end)
+    whole = (until - ends[0][0]) / times if ends else 0.0
+    print(f"  busy {busy / times:.0f} µs of {whole:.0f} µs from plan to plan", flush=True)
+
+
+def main(chosen: list[str]) -> None:
+    print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
+    for name in chosen or ["images", "states"]:
+        times = PLANS if name != "fit" else 1
+        report(name, on_device(traced({"images": images, "states": states, "fit": fit}[name](), times)), times)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
