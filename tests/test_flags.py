@@ -20,14 +20,15 @@ KNOWN = tuple((10.0 * flags.LEVELS).tolist())
 
 
 def test_the_share_by_hand():
-    # PACE = .7, ε = .4: e^−.28 and e^.42
+    # ε = .16: η = .44/.4 = 1.1
     for kept in (0.0, -3.0):
-        assert flags.moved(0.1, kept, 0.4) == pytest.approx(0.1 * 0.755784, rel=1e-6)
+        assert flags.moved(0.1, kept, 0.16) == pytest.approx(0.1 * math.exp(-1.1 * 0.16), rel=1e-6)
     for once in (1.0, 0.2, 1e-9):  # a discounted flag is less than 1, and counts as one
-        assert flags.moved(0.01, once, 0.4) == pytest.approx(0.01 * 1.521962, rel=1e-6)
-    assert flags.moved(0.01, 2.0, 0.4) == pytest.approx(0.01 * math.exp(0.7 * 1.6), rel=1e-6)
+        assert flags.moved(0.01, once, 0.16) == pytest.approx(0.01 * math.exp(1.1 * 0.84), rel=1e-6)
+    assert flags.moved(0.01, 2.0, 0.16) == pytest.approx(0.01 * math.exp(1.1 * 1.84), rel=1e-6)
     for often in (3.0, 499.0, math.inf):
-        assert flags.moved(0.01, often, 0.4) == pytest.approx(0.01 * math.exp(0.7 * 2.6), rel=1e-6)
+        assert flags.moved(0.01, often, 0.16) == pytest.approx(0.01 * math.exp(1.1 * 2.84), rel=1e-6)
+    assert flags.moved(0.01, 1.0, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.98), rel=1e-6)  # no faster than that
     assert flags.moved(0.7, 1.0, 0.4) == flags.MOST_SHARE
     assert flags.moved(flags.LEAST_SHARE, 0.0, 0.4) == flags.LEAST_SHARE
 
@@ -116,28 +117,27 @@ def test_other_rules_take_no_notice_of_a_fit(rule):
 
 # The game of docs/guarantees.md: in each episode somebody picks a share that is enough.
 
-ENOUGH = flags.MOST_SHARE * math.exp(-flags.PACE)
-"""The largest p* that the bound is for: from below it no step is cut off at the top."""
-Opponent = Callable[[int, float, np.random.Generator], float]
-"""(episode, share, rng) → the share that is enough, at most ENOUGH."""
+Opponent = Callable[[int, float, float, np.random.Generator], float]
+"""(episode, share, the largest p* that the bound is for, rng) → the share that is enough, at most that."""
 
 OPPONENTS: dict[str, Opponent] = {
-    "greedy": lambda t, share, rng: ENOUGH,
-    "barely": lambda t, share, rng: min(ENOUGH, math.nextafter(share, 1.0)),
-    "patient": lambda t, share, rng: ENOUGH if t % 100 >= 60 else 0.0,
-    "noisy": lambda t, share, rng: ENOUGH * rng.random(),
-    "periodic": lambda t, share, rng: ENOUGH * (t // 7 % 2),
+    "greedy": lambda t, share, most, rng: most,
+    "barely": lambda t, share, most, rng: min(most, math.nextafter(share, 1.0)),
+    "patient": lambda t, share, most, rng: most if t % 100 >= 60 else 0.0,
+    "noisy": lambda t, share, most, rng: most * rng.random(),
+    "periodic": lambda t, share, most, rng: most * (t // 7 % 2),
 }
 
 
 def worst(
     opponent: Opponent, move: Callable[[float, float, float], float], rate: float, size: float = 1.0, T: int = 2000
 ) -> float:
-    """By how much the violations, all of that size, pass  εT + log(p_max/p_1)/PACE  at the worst T."""
+    """By how much the violations, all of that size, pass  εT + log(p_max/p_1)/η  at the worst T."""
     rng, share, total, most = np.random.default_rng(0), flags.FIRST_SHARE, 0, -math.inf
-    extra = math.log(flags.MOST_SHARE / flags.FIRST_SHARE) / flags.PACE
+    extra = math.log(flags.MOST_SHARE / flags.FIRST_SHARE) / flags.pace(rate)
+    enough = flags.MOST_SHARE * math.exp(-flags.pace(rate))  # from below it no step is cut off at the top
     for t in range(T):
-        violated = share < opponent(t, share, rng)
+        violated = share < opponent(t, share, enough, rng)
         total += violated
         share = move(share, size * violated, rate)
         most = max(most, total - rate * (t + 1) - extra)
@@ -174,5 +174,5 @@ def test_the_log_proves_what_violated_unless_the_share_met_its_end(seen, rate):
             break
         assert (
             sum(min(3, size) for size in seen[:number])
-            <= rate * number + math.log(share / flags.FIRST_SHARE) / flags.PACE + 1e-6
+            <= rate * number + math.log(share / flags.FIRST_SHARE) / flags.pace(rate) + 1e-6
         )
