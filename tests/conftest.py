@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import jax
@@ -19,7 +20,12 @@ def one_blas_thread() -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="session")
 def compile_once(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Many tests compile the same programs."""
-    jax.config.update("jax_compilation_cache_dir", str(tmp_path_factory.mktemp("xla")))
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+    """Many tests compile the same programs, also in processes of their own, which must not write to the user's folder."""
+    folder = str(tmp_path_factory.mktemp("xla"))
+    for name, value in (
+        ("jax_compilation_cache_dir", folder),
+        ("jax_persistent_cache_min_compile_time_secs", 0.0),
+        ("jax_persistent_cache_min_entry_size_bytes", -1),
+    ):
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)

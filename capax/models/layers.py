@@ -33,7 +33,14 @@ class GRU(eqx.Module):
     h: Dense
 
     def __call__(self, x: Float[Array, "... X"], h: Float[Array, "... H"]) -> Float[Array, "... H"]:
-        (r_x, z_x, n_x), (r_h, z_h, n_h) = (jnp.split(part, 3, -1) for part in (self.x(x), self.h(h)))
+        return self.mixed(self.x(x), self.h(h), h)
+
+    @staticmethod
+    def mixed(
+        of_x: Float[Array, "... 3H"], of_h: Float[Array, "... 3H"], h: Float[Array, "... H"]
+    ) -> Float[Array, "... H"]:
+        """The same, from what its two layers give."""
+        (r_x, z_x, n_x), (r_h, z_h, n_h) = (jnp.split(part, 3, -1) for part in (of_x, of_h))
         r, z = jax.nn.sigmoid(r_x + r_h), jax.nn.sigmoid(z_x + z_h)
         n = jnp.tanh(n_x + r * n_h)
         return (1.0 - z) * n + z * h

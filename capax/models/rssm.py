@@ -365,20 +365,29 @@ def rollout(
     moves = actions.swapaxes(0, 1).astype(dtype)  # [H N A]
     moved = moves @ net.embed.w[settings.stoch :] + net.embed.b
 
-    def step(belief: Belief, at: Any) -> tuple[Belief, tuple[Belief, Any]]:
-        moved, eps = at
-        h = net.gru(jax.nn.relu(belief.s @ net.embed.w[: settings.stoch] + moved), belief.h)
-        prior = gaussian(net.prior, h, settings.min_sd)
-        following = Belief(h, (prior.mean + prior.sd * eps).astype(dtype))
-        return following, (following, belief.h)
+    # what a new h is multiplied with, next step's gates and the prior, is one product
+    after = Dense(*(jnp.concatenate(pair, -1) for pair in zip(_both(net.gru.h), _both(net.prior[0]), strict=True)))
 
-    _, (beliefs, before) = jax.lax.scan(step, first, (moved, noise), unroll=UNROLLED)
+    def step(carry: tuple[Belief, Any], at: Any) -> tuple[tuple[Belief, Any], tuple[Belief, Any]]:
+        (belief, gates), (moved, eps) = carry, at
+        x = jax.nn.relu(belief.s @ net.embed.w[: settings.stoch] + moved)
+        h = net.gru.mixed(net.gru.x(x), gates, belief.h)
+        gates, hidden = jnp.split(after(h), [3 * settings.deter], -1)
+        prior = gaussian_of(net.prior, hidden, settings.min_sd)
+        following = Belief(h, (prior.mean + prior.sd * eps).astype(dtype))
+        return (following, gates), (following, belief.h)
+
+    _, (beliefs, before) = jax.lax.scan(step, (first, net.gru.h(first.h)), (moved, noise), unroll=UNROLLED)
     feature = beliefs.feature.reshape(H * N, -1)
     reward, cost = (head(part, feature).reshape(H, N).T.astype(jnp.float32) for part in (net.reward, net.cost))
     before, moves = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
     _, u = disagreement(params[0].members, before, moves)  # a variance of 1e-4 needs its digits
     u = uncertainty(u, settings).reshape(H, N).T
     return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
+
+
+def _both(layer: Dense) -> tuple[Any, Any]:
+    return layer.w, layer.b
 
 
 def for_products(net: RSSM, products: str) -> RSSM:
