@@ -191,9 +191,22 @@ def test_it_is_understood_by_the_compiler_for_gpus(products, tiling):
 
     asked = (jnp.zeros(17), jnp.zeros((500, 30, 6)), jr.key(0))
     device = jax.sharding.AbstractDevice("NVIDIA H200", None, "gpu")  # JAX 0.11 asks which
+    many = jax.tree.map(lambda leaf: jnp.zeros((3, *leaf.shape), leaf.dtype), (params, *asked[:2]))
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)):
-        text = jax.jit(imagine).trace(params, *asked).lower(lowering_platforms=("cuda",)).as_text()
-    assert "__gpu$xla.gpu.triton" in text
+        for call, given in ((imagine, (params, *asked)), (jax.vmap(imagine), (*many, jr.split(jr.key(0), 3)))):
+            text = jax.jit(call).trace(*given).lower(lowering_platforms=("cuda",)).as_text()
+            assert "__gpu$xla.gpu.triton" in text
+
+
+def test_several_are_made_as_one():
+    # what lanes do: one more dimension to the grid
+    one = model()
+    models = [one, jax.tree.map(lambda leaf: leaf if leaf.dtype == bool else 0.9 * leaf, one)]
+    asked = [given(), (*given()[:2], jr.key(7))]
+    together = jax.tree.map(lambda *leaves: jnp.stack(leaves), *zip(models, asked, strict=True))
+    made = jax.vmap(lambda own: kernel(own[0], *own[1]))(together)
+    for lane in (0, 1):
+        agree(kernel(models[lane], *asked[lane]), jax.tree.map(lambda leaf, lane=lane: leaf[lane], made))
 
 
 # Which one is taken.

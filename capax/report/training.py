@@ -18,6 +18,8 @@ from capax.runs.run import Run
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
+FAR = 30.0
+"""Limits (or units, if that is less) above which costs are drawn on a logarithmic scale."""
 COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
 
 
@@ -52,6 +54,11 @@ def curves(runs: list[Run]) -> bytes:
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=9)
+    limits = [run.config["cost_limit"] for run in runs if run.config["cost_limit"] is not None]
+    unit = max([1.0, *limits])
+    if axes[1].get_ylim()[1] > FAR * unit:  # one bad episode would hide all others
+        axes[1].set_yscale("symlog", linthresh=unit)
+        axes[1].set_ylim(bottom=-0.2 * unit)
     seeds = sorted({run.config["seed"] for run in runs})
     figure.suptitle(
         f"{runs[0].config['task']}, preset {runs[0].config['preset']}, seeds {seeds}, code {_code(runs)}", fontsize=10
