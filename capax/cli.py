@@ -237,6 +237,29 @@ class Doctor:
         sys.stdout.write(folder.to_json(doctor.as_json(findings)) if self.json else doctor.page(findings, 100) + "\n")
 
 
+@dataclass(frozen=True)
+class Bench:
+    """Measure how fast this machine plans, fits and steps, in under two minutes."""
+
+    json: bool = False
+    """Print JSON, and nothing else, on standard output."""
+    device: Literal["cpu", "gpu"] | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+
+    def run(self) -> None:
+        use_device(self.device)
+        import jax
+
+        from capax import bench
+
+        def tell(text: str) -> None:
+            if not self.json:
+                print(text, file=sys.stderr, flush=True)
+
+        found = bench.measure(bench.sizes_for(jax.default_backend()), tell)
+        sys.stdout.write(folder.to_json(bench.as_json(*found)) if self.json else bench.page(*found) + "\n")
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "gridworld": Gridworld,
     "train": Train,
@@ -244,6 +267,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "evaluate": Evaluate,
     "tasks": Tasks,
     "doctor": Doctor,
+    "bench": Bench,
 }
 
 
