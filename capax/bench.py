@@ -1,0 +1,401 @@
+"""How fast does this machine plan, fit and step? What `capax bench` measures, and its table.
+
+The arithmetic floor of a plan is what its matrix products would take at the rate that one large square product reaches on the
+same machine. Parameters and data are made up: only their sizes matter here.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import pairwise, product
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import optax
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+import capax.envs as _envs  # noqa: F401  registers the environments
+from capax import compiled
+from capax.agents.pets import Pets, PetsSettings, PetsState, planning
+from capax.agents.planet import Planet, PlanetSettings, PlanetState, stepping
+from capax.buffer import Buffer
+from capax.checks import said
+from capax.conformal import Conformal
+from capax.errors import InputError
+from capax.frames import Frames, Seen
+from capax.lanes import stacked
+from capax.models import ensemble, rssm
+from capax.presets import IMAGE_PRESETS, PRESETS
+from capax.types import Spec
+
+SECONDS = 95.0
+"""After which nothing is begun: the start before it and what is then under way have the rest of two minutes."""
+LONGEST = 30.0
+"""Seconds of a plan that is not waited for."""
+COMPILING, FITTING = 8.0, {"states": 15.0, "images": 35.0}
+"""Seconds that compiling a plan, and compiling and making a fit twice, are taken to need."""
+NO_TIME = "no time left"
+STATES, ACTIONS = 17, 6
+"""Of HalfCheetah."""
+IMAGE, CONTROLS = (64, 64, 3), 3
+"""Of Car-Racing."""
+SPEC = Spec(100.0, 0.99)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What is measured."""
+
+    preset: str
+    """That fits are measured with."""
+    samples: int
+    """Transitions that the ensemble is fitted to."""
+    frames: int
+    """Steps that the image model is fitted to."""
+    products: Mapping[str, int]
+    """Rows of the square product in each type."""
+    states: Mapping[str, PetsSettings]
+    """By preset. The first is the quickest: what it reaches foretells the others."""
+    images: Mapping[str, PlanetSettings]
+    grown: PetsSettings
+    """What growth is measured from."""
+    lanes: tuple[int, ...] = (2, 4, 8)
+    environments: tuple[str, ...] = ("capax/HalfCheetahVelocity-v0", "capax/CarRacingSkid-v0")
+    repeating: float = 1.0
+    """Seconds for which a plan is repeated."""
+    playing: float = 2.0
+    """Seconds for which an environment is played."""
+
+
+def sizes_for(backend: str) -> Sizes:
+    """What fits the machine: fits and growth at the paper's sizes on a GPU, at those of the preset `fast` on a CPU."""
+    fast, paper = PRESETS["fast"], PRESETS["paper"]
+    presets = {"fast": fast, "paper": paper}, {name: IMAGE_PRESETS[name] for name in ("fast", "paper")}
+    if backend == "cpu":  # growth with rounds that are all alike, so that only one of them is compiled
+        alike = replace(fast, cem=replace(fast.cem, shrink=1.0, keep=0.0, execute="mean"))
+        return Sizes("fast", 10_000, 1_000, {"float32": 2048}, *presets, alike)
+    return Sizes("paper", 100_000, 5_000, {"float32": 8192, "bfloat16": 8192}, *presets, paper)
+
+
+class Machine(NamedTuple):
+    """Where it was measured."""
+
+    device: str
+    cores: int
+    jax: str
+    tflops: Mapping[str, float]
+    """TFLOP/s of the square product in each type."""
+
+
+class Row(NamedTuple):
+    """One figure, or why there is none."""
+
+    part: str
+    name: str
+    value: float | None
+    unit: str
+    evaluations_per_second: float | None = None
+    """Of the model, in a plan."""
+    share_of_floor: float | None = None
+    """The arithmetic floor over the time that was measured."""
+    note: str = ""
+
+
+class Work(NamedTuple):
+    """Of one plan."""
+
+    evaluations: int
+    """Steps that the model imagines: candidates × particles × horizon, over all rounds."""
+    flops: Mapping[str, int]
+    """Of the matrix products in each type."""
+
+    def floor(self, tflops: Mapping[str, float]) -> float:
+        """Seconds at these rates."""
+        return sum(flops / (1e12 * tflops[kind]) for kind, flops in self.flops.items())
+
+
+def dense(*widths: int) -> int:
+    """FLOPs of a row that passes layers of these widths: a product and a sum for each weight."""
+    return 2 * sum(i * o for i, o in pairwise(widths))
+
+
+def states_work(settings: PetsSettings, obs_dim: int = STATES, action_dim: int = ACTIONS) -> Work:
+    """Of a plan with the ensemble."""
+    net, cem = settings.ensemble, settings.cem
+    evaluations = cem.evaluations * net.particles * cem.horizon
+    each = dense(obs_dim + action_dim, *[net.hidden] * net.layers, 2 * (obs_dim + 2) + 1)
+    return Work(evaluations, {ensemble.type_of(net.products): evaluations * each * (1 + net.members * net.exact)})
+
+
+def images_work(settings: PlanetSettings, action_dim: int = CONTROLS) -> Work:
+    """Of a plan with the image model; seeing the one image before it is not counted."""
+    net, cem = settings.rssm, settings.cem
+    H, S, U, A = net.deter, net.stoch, net.hidden, action_dim
+    carried = dense(S + A, H) + 2 * dense(H, 3 * H) + dense(H, U, 2 * S)
+    heads = 2 * dense(H + S, U, U, 1)
+    members = net.members * (dense(H + A, S) + 2 * dense(S + A, S))
+    evaluations = cem.evaluations * cem.horizon
+    flops = Counter({"float32": evaluations * members})  # whatever the type of the other products
+    flops[ensemble.type_of(net.products)] += evaluations * (carried + heads)
+    return Work(evaluations, flops)
+
+
+def planned(function: Any, arguments: tuple[Any, ...], lanes: int = 1) -> Callable[[], Any]:
+    """A plan as an agent has it made, or several in one call, the actions on the host; the first argument is the key."""
+    if lanes == 1:
+        return lambda: np.asarray(function(*arguments)[0])
+    own = [(jr.key(lane), *arguments[1:]) for lane in range(lanes)]
+    return lambda: [np.asarray(answer[0]) for answer in stacked(function.__wrapped__, ())(*own)]
+
+
+@cache
+def states_plan(settings: PetsSettings, lanes: int = 1) -> Callable[[], Any]:
+    params = made_up(ensemble.init, STATES, ACTIONS, settings.ensemble), ensemble.scaling(transitions(100))
+    warm = jnp.zeros((settings.cem.horizon, ACTIONS))
+    told = np.zeros(STATES, np.float32), warm, np.float32(0.1), np.float32(SPEC.limit / SPEC.scale)
+    return planned(planning(settings, STATES, ACTIONS), (jr.key(1), params, *told), lanes)
+
+
+def images_plan(settings: PlanetSettings) -> Callable[[], Any]:
+    net = made_up(rssm.init, IMAGE[-1], CONTROLS, settings.rssm)
+    carry = rssm.start((), settings.rssm), jnp.zeros(CONTROLS)
+    told = pictures(1).episodes[0].image[0], carry, np.float32(0.1), np.float32(0.0), True
+    return planned(stepping(settings, CONTROLS), (jr.key(1), net, *told))
+
+
+def states_fit(settings: PetsSettings, samples: int) -> Callable[[], Any]:
+    agent = Pets(SPEC, Conformal(0.02), STATES, ACTIONS, settings, samples)
+    net = made_up(ensemble.init, STATES, ACTIONS, settings.ensemble)
+    memory = optax.adam(settings.ensemble.learning_rate).init(net)
+    state = PetsState(net, memory, None, transitions(samples), 0, agent.rule.init())
+    return lambda: agent.learn(state, (), jr.key(1))[0].model
+
+
+def images_fit(settings: PlanetSettings, steps: int) -> Callable[[], Any]:
+    agent = Planet(SPEC, Conformal(0.4), IMAGE, CONTROLS, settings, steps)
+    net = made_up(rssm.init, IMAGE[-1], CONTROLS, settings.rssm)
+    state = PlanetState(net, rssm.optimiser(settings.rssm).init(net), 0, True, pictures(steps), agent.rule.init())
+    return lambda: agent.learn(state, (), jr.key(1))[0].model
+
+
+def made_up(init: Any, *arguments: Any) -> Any:
+    """Parameters of the shapes that `init` gives, drawn on the host: compiling its draws takes longer than a plan."""
+    rng = np.random.default_rng(0)
+    shapes = jax.eval_shape(lambda key: init(key, *arguments), jr.key(0))
+    return jax.tree.map(lambda leaf: jnp.asarray(0.05 * rng.normal(size=leaf.shape), leaf.dtype), shapes)
+
+
+def transitions(count: int) -> Buffer:
+    rng = np.random.default_rng(0)
+    obs, change = rng.normal(size=(2, count, STATES)).astype(np.float32)
+    action = rng.uniform(-1.0, 1.0, (count, ACTIONS)).astype(np.float32)
+    reward, cost = rng.normal(size=(2, count)).astype(np.float32)
+    return Buffer(obs, action, reward, cost, obs + 0.1 * change, np.zeros(count, np.float32), count)
+
+
+def pictures(steps: int) -> Frames:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (steps + 1, *IMAGE), np.uint8)
+    actions = rng.uniform(-1.0, 1.0, (steps, CONTROLS)).astype(np.float32)
+    return Frames((Seen(images, actions, *rng.integers(0, 2, (2, steps)).astype(np.float32)),), steps)
+
+
+class Clock:
+    """What can still be measured in the time that is left?"""
+
+    def __init__(self, seconds: float, tell: Callable[[str], None]) -> None:
+        self._end, self._tell = time.perf_counter() + seconds, tell
+
+    def row(self, blank: Row, seconds: float, measure: Callable[[Row], Row]) -> Row:
+        """What is measured in about so many seconds, or a row that says why it is not."""
+        if time.perf_counter() + seconds > self._end:
+            return blank._replace(note=NO_TIME)
+        self._tell(f"{blank.part}: {blank.name}")
+        try:
+            return measure(blank)
+        except TimeoutError:
+            return blank._replace(note=NO_TIME)
+        except (InputError, ImportError, gym.error.Error) as error:
+            return blank._replace(note=str(error))
+        except jax.errors.JaxRuntimeError as error:  # such as too little memory
+            return blank._replace(note=f"JAX failed with {said(error)}.")
+
+    def medians(self, calls: Sequence[Callable[[], Any]], seconds: float, most: int = 50) -> tuple[list[float], int]:
+        """Median seconds of calls made in turn, and how often they were made, after a first time that compiles."""
+        for call in calls:
+            timed(call)
+        if time.perf_counter() > self._end:
+            raise TimeoutError
+        began, rounds = time.perf_counter(), [[*map(timed, calls)]]
+        while len(rounds) < most and time.perf_counter() - began < seconds:
+            rounds.append([*map(timed, calls)])
+        return [statistics.median(times) for times in zip(*rounds, strict=True)], len(rounds)
+
+
+def timed(call: Callable[[], Any]) -> float:
+    """Seconds of a call."""
+    began = time.perf_counter()
+    jax.block_until_ready(call())
+    return time.perf_counter() - began
+
+
+def look(products: Mapping[str, int]) -> Machine:
+    """The machine, with the best rate of some products."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    multiply, tflops = jax.jit(jnp.matmul), {}
+    for kind, rows in products.items():
+        x = jr.normal(jr.key(0), (rows, rows), kind)
+        times = [timed(partial(multiply, x, x)) for _ in range(6)]
+        tflops[kind] = 2 * rows**3 / min(times[1:]) / 1e12
+    return Machine(jax.devices()[0].device_kind, cores, jax.__version__, tflops)
+
+
+def plans(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
+    """Latency of a plan, the quickest preset first."""
+    kinds: dict[str, tuple[Any, Any, Any]] = {
+        "states": (sizes.states, states_work, states_plan),
+        "images": (sizes.images, images_work, images_plan),
+    }
+    shares = dict.fromkeys(kinds, 1.0)
+    for preset, kind in product(sizes.states, kinds):
+        presets, work_of, make = kinds[kind]
+        blank, work = Row("plan", f"{kind}, {preset}", None, "ms"), work_of(presets[preset])
+        expected = work.floor(machine.tflops) / shares[kind]
+        measure = partial(latency, partial(make, presets[preset]), work, machine, clock, sizes.repeating)
+        refused = blank._replace(note=f"a plan would take about {expected:,.0f} s")
+        row = refused if expected > LONGEST else clock.row(blank, COMPILING + 2.0 * expected, measure)
+        shares[kind] = row.share_of_floor or shares[kind]
+        yield row
+
+
+def latency(make: Any, work: Work, machine: Machine, clock: Clock, seconds: float, blank: Row) -> Row:
+    (took,), times = clock.medians([make()], seconds)
+    note = f"{figure(sum(work.flops.values()) / 1e9)} GFLOP, {'once' if times == 1 else f'{times} times'}"
+    share = work.floor(machine.tflops) / took
+    return Row("plan", blank.name, 1e3 * took, "ms", work.evaluations / took, share, note)
+
+
+def fits(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
+    """Time of a fit: all that an agent does to learn from what it has."""
+    states, images = sizes.states[sizes.preset], sizes.images[sizes.preset]
+    for kind, make, note in (
+        ("states", partial(states_fit, states, sizes.samples), f"{sizes.samples:,} samples"),
+        ("images", partial(images_fit, images, sizes.frames), f"{images.rssm.updates:,} gradient steps"),
+    ):
+        blank = Row("fit", f"{kind}, {sizes.preset}", None, "s", note=note)
+        yield clock.row(blank, FITTING[kind], partial(fitted, make, clock))
+
+
+def fitted(make: Any, clock: Clock, blank: Row) -> Row:
+    return blank._replace(value=clock.medians([make()], 0.0)[0][0])
+
+
+def steps(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
+    """Steps of each environment with random actions, its resets included."""
+    for name in sizes.environments:
+        blank = Row("steps", name, None, "steps/s")
+        yield clock.row(blank, sizes.playing, partial(played, name, sizes.playing))
+
+
+def played(name: str, seconds: float, blank: Row) -> Row:
+    env = gym.make(name, disable_env_checker=True)
+    env.action_space.seed(0)
+    env.reset(seed=0)
+    actions = [env.action_space.sample() for _ in range(1000)]
+    began, count, over = time.perf_counter(), 0, False
+    while count == 0 or time.perf_counter() - began < seconds:
+        if over:
+            env.reset()
+        _, _, terminated, truncated, _ = env.step(actions[count % len(actions)])
+        count, over = count + 1, terminated or truncated
+    took = time.perf_counter() - began
+    env.close()
+    repeat = gym.spec(name).kwargs.get("action_repeat", 1)
+    return blank._replace(value=count / took, note=f"{repeat} frames each" if repeat > 1 else "")
+
+
+def doubled(settings: PetsSettings) -> dict[str, PetsSettings]:
+    """With twice as many of something; members share out the particles, so these are doubled with them."""
+    net, cem = settings.ensemble, settings.cem
+    larger = replace(net, members=2 * net.members, particles=2 * net.particles)
+    return {
+        "candidates": replace(settings, cem=replace(cem, population=2 * cem.population)),
+        "horizon": replace(settings, cem=replace(cem, horizon=2 * cem.horizon)),
+        "members, particles": replace(settings, ensemble=larger),
+    }
+
+
+def growth(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
+    """Latency of a larger plan, or of several in one call, over that of one."""
+    larger = {f"{name} × 2": (more, 1) for name, more in doubled(sizes.grown).items()}
+    larger |= {f"{count} lanes": (sizes.grown, count) for count in sizes.lanes}
+    for name, changed in larger.items():
+        measure = partial(ratio, sizes.grown, *changed, clock, sizes.repeating)
+        yield clock.row(Row("growth", name, None, "×"), COMPILING + sizes.repeating, measure)
+
+
+def ratio(settings: PetsSettings, more: PetsSettings, lanes: int, clock: Clock, seconds: float, blank: Row) -> Row:
+    (one, large), _ = clock.medians([states_plan(settings), states_plan(more, lanes)], seconds)
+    return blank._replace(value=large / one, note=f"{figure(1e3 * large)} ms against {figure(1e3 * one)}")
+
+
+def measure(sizes: Sizes, tell: Callable[[str], None], seconds: float = SECONDS) -> tuple[Machine, list[Row]]:
+    """All of it, the most important first; `tell` hears of each row that is begun."""
+    compiled.remember()
+    clock = Clock(seconds, tell)
+    machine = look(sizes.products)
+    return machine, [row for part in (plans, steps, fits, growth) for row in part(sizes, machine, clock)]
+
+
+def as_json(machine: Machine, rows: Iterable[Row]) -> dict[str, Any]:
+    """As JSON has it; what is not finite is null."""
+    told = [
+        {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row._asdict().items()}
+        for row in rows
+    ]
+    return {"machine": machine._asdict(), "rows": told}
+
+
+def figure(value: float | None, unit: str = "") -> str:
+    """Three digits that count, with the unit; nothing where there is no figure."""
+    if value is None or not math.isfinite(value):
+        return ""
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{round(value, digits):,.{max(0, digits)}f}{unit}"
+
+
+def page(machine: Machine, rows: Iterable[Row], width: int = 100) -> str:
+    """The table as text, with a line on the machine above it and what is to be known below."""
+    table = Table("", "what", box=None, padding=(0, 2, 0, 0))
+    for heading in ("figure", "evaluations/s", "of floor"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("note")
+    last, late = "", False
+    for row in rows:
+        part, name = "" if row.part == last else row.part, row.name.removeprefix("capax/")
+        share = figure(row.share_of_floor and 100.0 * row.share_of_floor, " %")
+        shown = figure(row.value, f" {row.unit}"), figure(row.evaluations_per_second), share
+        table.add_row(*map(Text, (part, name, *shown, row.note)))
+        last, late = row.part, late or row.note == NO_TIME
+    rates = " and ".join(f"{figure(rate)} TFLOP/s in {kind}" for kind, rate in machine.tflops.items())
+    cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
+    out = Console(width=width, color_system=None)
+    with out.capture() as captured:
+        out.print(Text(f"{machine.device}, {cores}, JAX {machine.jax}; a square product reaches\n{rates}.\n"), table)
+        out.print(Text("\nof floor: what a plan's matrix products take at that rate, over what the plan takes."))
+        if late:
+            out.print(Text("Where no time was left: start it again, since what was compiled is kept."))
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
