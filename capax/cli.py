@@ -274,6 +274,8 @@ COMMANDS: dict[str, Callable[..., Any]] = {
 def lanes_of(text: str) -> Any:
     """A number of lanes, or an option that differs between them."""
     name, given, values = text.partition("=")
+    if given and not all(values.split(",")):
+        raise InputError(f"--lanes is {text}: give a value between all commas, as in kappa=0.1,1,10.")
     if given:
         return [{name.replace("-", "_"): assignment(f"{name}={value}")[1]} for value in values.split(",")]
     try:
@@ -329,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command.run()
         sys.stdout.flush()
     except STOPS as error:
-        print(f"capax: {error}", file=sys.stderr)
+        print("; ".join([f"capax: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         sys.exit(error.exit_code)
     except Told as told:
         print(f"capax: {told}; {told.advice}", file=sys.stderr, flush=True)

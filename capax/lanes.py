@@ -10,15 +10,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from functools import cache, wraps
+from functools import lru_cache, wraps
 from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
 
+PATIENCE = 5.0
+"""Seconds that lanes have to end when they are told to."""
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 _here = threading.local()
+_making = threading.Lock()
+
+
+class Stopped(BaseException):
+    """The lanes were told to end."""
 
 
 class Call(NamedTuple):
@@ -51,6 +58,32 @@ def shared(function: F) -> F:
     return called  # type: ignore[return-value]
 
 
+def once(function: F) -> F:
+    """What makes compiled functions, called once for the same arguments, whichever lane is first: only the same function's
+    calls are made together."""
+    kept = lru_cache(maxsize=16)(function)
+
+    @wraps(function)
+    def called(*arguments: Any) -> Any:
+        with _making:
+            return kept(*arguments)
+
+    return called  # type: ignore[return-value]
+
+
+def check() -> None:
+    """Leaves a lane that was told to end; for parts of a run that call nothing shared."""
+    together: Together | None = getattr(_here, "together", None)
+    if together is not None and together.stopped:
+        raise Stopped
+
+
+def count() -> int:
+    """Lanes that share the device with this thread's run, itself included."""
+    together: Together | None = getattr(_here, "together", None)
+    return 1 if together is None else together.lanes
+
+
 def label() -> str | None:
     """What the lane is called that this thread runs."""
     return getattr(_here, "label", None)
@@ -72,14 +105,24 @@ def side_by_side(work: Sequence[Callable[[], T]], labels: Sequence[str]) -> list
             together.leave(lane)
 
     threads = [threading.Thread(target=run, args=(lane,), name=labels[lane], daemon=True) for lane in range(len(work))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        while thread.is_alive():
-            thread.join(0.2)  # a signal reaches the main thread between two of these
-    for lane in sorted(errors):
-        errors[lane].add_note(f"in the lane {labels[lane]}")
-        raise errors[lane]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(0.2)  # a signal reaches the main thread between two of these
+    except BaseException:
+        together.stop()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join(PATIENCE)
+        raise
+    if errors:
+        first, *others = sorted(errors)
+        errors[first].add_note(f"in the lane {labels[first]}")
+        for lane in others:
+            errors[first].add_note(f"in the lane {labels[lane]}: {errors[lane]}")
+        raise errors[first]
     return [results[lane] for lane in range(len(work))]
 
 
@@ -87,7 +130,7 @@ class Together:
     """Where lanes wait for each other."""
 
     def __init__(self, lanes: int) -> None:
-        self._lanes = lanes
+        self.lanes, self.stopped = lanes, False
         self._running = set(range(lanes))
         self._waiting: dict[int, Call] = {}
         self._answers: dict[int, tuple[Any, BaseException | None]] = {}
@@ -96,10 +139,13 @@ class Together:
     def call(self, call: Call) -> Any:
         """Of the lane that this thread runs: what the function gives it."""
         lane = _here.lane
+        hash(call.kind)  # what cannot be compared fails here, in the lane that asks
         with self._changed:
             self._waiting[lane] = call
             self._go()
             while lane not in self._answers:
+                if self.stopped:
+                    raise Stopped
                 self._changed.wait()
             answer, error = self._answers.pop(lane)
         if error is not None:
@@ -110,23 +156,32 @@ class Together:
         """The lane calls nothing any more."""
         with self._changed:
             self._running.discard(lane)
+            self._waiting.pop(lane, None)
             self._go()
+
+    def stop(self) -> None:
+        """Every lane is to end at its next step or call."""
+        with self._changed:
+            self.stopped = True
+            self._changed.notify_all()
 
     def _go(self) -> None:
         """Once every lane waits, answer as many of them as one call can; the others wait on.
 
-        So a lane that ends its episode early fits when the others do. Those who waited longest come first among equals.
+        So a lane that ends its episode early fits when the others do. Where all call the same function and only shapes
+        differ, those who waited longest come first.
         """
-        if not self._running or set(self._waiting) != self._running:
+        if self.stopped or not self._running or set(self._waiting) != self._running:
             return
         kinds: dict[Any, list[int]] = {}
         for lane, call in self._waiting.items():
             kinds.setdefault(call.kind, []).append(lane)
-        lanes = max(kinds.values(), key=len)
+        alike = len({call.function for call in self._waiting.values()}) == 1
+        lanes = next(iter(kinds.values())) if alike else max(kinds.values(), key=len)
         calls = [self._waiting.pop(lane) for lane in lanes]
         answers: list[tuple[Any, BaseException | None]]
         try:
-            answers = [(answer, None) for answer in made(calls, self._lanes)]
+            answers = [(answer, None) for answer in made(calls, self.lanes)]
         except BaseException as error:
             answers = [(None, error)] * len(calls)
         self._answers.update(zip(lanes, answers, strict=True))
@@ -142,7 +197,7 @@ def made(calls: Sequence[Call], lanes: int) -> Sequence[Any]:
     return stacked(function, static)(*(call.arguments for call in padded))[: len(calls)]
 
 
-@cache
+@lru_cache(maxsize=64)
 def stacked(function: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
     """The function for the arguments of several lanes at once."""
 

@@ -17,6 +17,7 @@ import numpy as np
 from jax import Array
 from jaxtyping import Int
 
+from capax import lanes
 from capax.buffer import COLUMNS, Buffer
 from capax.frames import Drawn, Frames, Seen
 
@@ -30,7 +31,11 @@ def room(row: int) -> int:
     """Rows of `row` bytes that the device may hold; a CPU's memory has them already."""
     if jax.default_backend() == "cpu":
         return 0
-    return int(SHARE * (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)) // row
+    limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)
+    shares = (
+        2 * lanes.count() if lanes.count() > 1 else 1
+    )  # where several are fitted as one, their rows are copied together
+    return int(SHARE * limit) // (row * shares)
 
 
 class Mirror:

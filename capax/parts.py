@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -23,6 +24,7 @@ from capax.models.ensemble import EnsembleSettings
 from capax.models.rssm import RSSMSettings
 from capax.paper import gridworld as paper
 from capax.planning.ccem import CEM
+from capax.presets import IMAGE_PRESETS, PRESETS
 from capax.tabular.gridworld import World
 from capax.tabular.sampler import WorldCollector
 from capax.types import Agent, Episode, Key, Spec
@@ -64,7 +66,7 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
     )
     settings = settings_of(config)
     if config["kind"] == "image":
-        capacity = math.ceil(config["capacity"] / config["repeat"])  # it counts frames
+        capacity = min(settings.buffer, math.ceil(config["steps"] / config["repeat"]) + config["episode_steps"])
         agent: Agent[Any] = Planet(spec, rule, tuple(config["image"]), action_dim, settings, capacity)
     else:
         agent = Pets(spec, rule, config["obs_dim"], action_dim, settings, config["capacity"])
@@ -83,6 +85,13 @@ def limits(config: Mapping[str, Any]) -> tuple[float, Spec]:
 def settings_of(config: Mapping[str, Any]) -> Any:
     """The agent's settings, from their JSON."""
     saved = config["settings"]
+    known = asdict((IMAGE_PRESETS if config["kind"] == "image" else PRESETS)["paper"])
+    for part, value in known.items():
+        if isinstance(value, dict) and set(value) != set(saved[part]):
+            raise InputError(
+                f"the run has other settings ({', '.join(sorted(set(value) ^ set(saved[part])))}) than this capax knows: use the "
+                "one that it was trained with."
+            )
     if config["kind"] == "image":
         return PlanetSettings(**{**saved, "rssm": RSSMSettings(**saved["rssm"]), "cem": CEM(**saved["cem"])})
     made = {"ensemble": EnsembleSettings(**saved["ensemble"]), "cem": CEM(**saved["cem"])}

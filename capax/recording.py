@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from capax import lanes
 from capax.envs.adapt import Step
 from capax.errors import InputError
 from capax.loop import Outcome, Progress
@@ -58,6 +59,7 @@ class Recorder:
 
     def step(self, action: Any, step: Step) -> None:
         """A step was taken."""
+        lanes.check()
         self._journal.step(step.reward, step.cost, action, step.obs)
         self._done += len(step.frames)
         self._live.step(self._done)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack, overload
 
@@ -14,13 +13,12 @@ import jax.random as jr
 import numpy as np
 
 from capax import __version__
-from capax.checks import shown
 from capax.collect import EpisodeCollector
-from capax.configuration import check_count, check_seed, configure, loaded, path_of
+from capax.configuration import check_count, configure, loaded, path_of
 from capax.envs.adapt import Cost, Task
 from capax.errors import DiskFailed, EnvironmentFailed, InputError, TrainingFailed
 from capax.initial import initial_episode
-from capax.lanes import label, side_by_side
+from capax.lanes import label
 from capax.loop import Progress, begin
 from capax.loop import run as loop
 from capax.paper.gridworld import collector_of
@@ -32,12 +30,9 @@ from capax.runs.journal import Trace
 from capax.runs.live import Live
 from capax.runs.lock import locked
 from capax.runs.run import CONFIG, EPISODES, INTERRUPTED, Run
+from capax.several import Lanes, train_lanes
 from capax.tabular.gridworld import World
 from capax.types import Episode
-
-VARIED = ("seed", "kappa", "violation_rate", "cost_limit")
-"""What lanes may differ in."""
-Lanes = int | Sequence[Mapping[str, Any]]
 
 
 class Options(TypedDict, total=False):
@@ -99,10 +94,10 @@ def train(
     there goes on instead of being refused. With `lanes`, several runs are trained at once, each in a folder of its own
     within `out`: as many as `lanes` says, with seeds from `seed` on, or one for each of its sets of options.
     """
+    options = dict(locals())
     if lanes is not None:
-        return train_lanes(
-            env, lanes, {name: value for name, value in locals().items() if name not in ("env", "lanes")}
-        )
+        del options["env"], options["lanes"]
+        return train_lanes(train, env, lanes, options)
     path = path_of(out)
     if not path.name:
         raise InputError(f"the run folder is {str(path)!r}: name a folder of its own.")
@@ -143,29 +138,6 @@ def train(
         if isinstance(subject, Task):
             subject.close()
     return run
-
-
-def train_lanes(env: str | Callable[[], Any], lanes: Lanes, options: dict[str, Any]) -> list[Run]:
-    """Several runs: side by side on a GPU, one after the other on a CPU, where each would have no less to do."""
-    if not isinstance(lanes, Sequence) or isinstance(lanes, str):
-        first = check_seed(options["seed"])
-        lanes = [{"seed": first + number} for number in range(check_count(lanes, "lanes"))]
-    names = []
-    for lane in lanes:
-        unknown = [name for name in lane if name not in VARIED] if isinstance(lane, Mapping) else [lane]
-        if unknown or not lane:
-            given = shown(unknown[0]) if unknown else "nothing"
-            raise InputError(f"a lane sets {given}: give one or more of {', '.join(VARIED)}, as in {{'kappa': 0.1}}.")
-        names.append("-".join(f"{name}-{value}" for name, value in lane.items()))
-    twice = [name for name in names if names.count(name) > 1]
-    if twice or not names:
-        raise InputError(f"lanes has {f'two of {twice[0]}' if twice else 'none'}: give each something of its own.")
-    folder, calls = path_of(options["out"]), []
-    for name, lane in zip(names, lanes, strict=True):
-        calls.append(partial(train, env, **{**options, **lane, "out": folder / name}))
-    if jax.default_backend() == "cpu":
-        return [call() for call in calls]
-    return side_by_side(calls, names)
 
 
 def resume(

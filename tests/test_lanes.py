@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from functools import partial
 from typing import Any
 
+import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -13,7 +15,7 @@ import numpy as np
 import pytest
 
 import capax
-from capax import lanes, mirror, training
+from capax import lanes, mirror, several
 from capax.cli import main
 from capax.errors import InputError
 from capax.runs.run import Run
@@ -119,6 +121,64 @@ def test_a_call_that_fails_fails_in_every_lane_that_made_it():
         lanes.side_by_side([partial(shared, np.float32(lane)) for lane in range(2)], list("ab"))
 
 
+def test_lanes_of_other_shapes_are_not_passed_over_for_ever():
+    fit = lanes.shared(jax.jit(lambda x: 2.0 * x))
+    plan = lanes.shared(jax.jit(lambda x: x + 1.0))
+    order = []
+
+    def run(lane, size):
+        for episode in range(4):
+            for _ in range(3):
+                plan(np.float32(lane))
+            fit(np.ones(size, np.float32))
+            order.append((lane, episode))
+
+    lanes.side_by_side([partial(run, 0, 2), partial(run, 1, 3), partial(run, 2, 3)], list("abc"))
+    assert order.index((0, 0)) < order.index((1, 1)) and order.index((0, 1)) < order.index((2, 3))
+
+
+def test_what_makes_a_compiled_function_is_called_once_for_all_lanes():
+    calls = []
+
+    @lanes.once
+    def making(size):
+        calls.append(size)
+        time.sleep(0.05)
+        return lanes.shared(jax.jit(lambda x: size * x))
+
+    results = lanes.side_by_side([lambda: float(making(3)(np.float32(2.0)))] * 4, list("abcd"))
+    assert results == [6.0] * 4 and calls == [3]
+
+
+def test_lanes_end_when_the_main_thread_is_interrupted(monkeypatch):
+    double = lanes.shared(jax.jit(lambda x: 2 * x))
+    steps = {0: 0, 1: 0}
+
+    def busy():
+        while True:
+            double(np.float32(1.0))
+            steps[0] += 1
+
+    def random():
+        while True:
+            lanes.check()
+            steps[1] += 1
+            time.sleep(0.001)
+
+    def interrupted(thread, timeout):
+        if timeout < 1.0:
+            monkeypatch.undo()
+            raise KeyboardInterrupt
+        raise AssertionError
+
+    monkeypatch.setattr(threading.Thread, "join", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lanes.side_by_side([random, busy], ["random", "busy"])
+    before = dict(steps)
+    time.sleep(0.2)
+    assert steps == before
+
+
 def test_a_lane_knows_its_name_and_others_are_none():
     assert lanes.side_by_side([lanes.label, lanes.label], ["seed 0", "seed 1"]) == ["seed 0", "seed 1"]
     assert lanes.label() is None and threading.active_count() < 50
@@ -154,7 +214,7 @@ def test_on_a_cpu_every_lane_is_the_run_alone_to_the_last_bit(tmp_path):
 @pytest.fixture
 def gpu(monkeypatch):
     """Lanes side by side, as on a GPU; frames are kept twice, as there."""
-    monkeypatch.setattr(training.jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(several.jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(mirror, "room", lambda row: 10**5)
 
 
@@ -190,12 +250,33 @@ def test_lanes_of_several_kappa(tmp_path):
         ([{"steps": 1}], "a lane sets 'steps': give one or more of seed, kappa"),
         ([{}], "a lane sets nothing"),
         ([3], "a lane sets 3"),
+        ([{"kappa": 1.0}, {"kappa": "bogus"}], "bogus"),
+        ([{"violation_rate": 2.0}], "violation rate is 2.0"),
     ],
 )
 def test_lanes_that_are_none(given, said, tmp_path):
     with pytest.raises(InputError, match=said):
         capax.train("capax/Integrator-v0", out=tmp_path / "x", lanes=given, **RUN)
     assert not (tmp_path / "x").exists()
+
+
+def test_a_folder_that_is_taken_is_found_before_anything_is_trained(tmp_path):
+    capax.train("capax/Integrator-v0", out=tmp_path / "x" / "seed-1", **RUN)
+    with pytest.raises(InputError, match="seed-1 holds a run already"):
+        capax.train("capax/Integrator-v0", out=tmp_path / "x", lanes=2, **RUN)
+    assert not (tmp_path / "x" / "seed-0").exists()
+
+
+def test_lanes_do_not_share_an_environment(tmp_path, gpu):
+    env = gym.make("capax/Integrator-v0")
+    with pytest.raises(InputError, match="gives the same environment twice"):
+        capax.train(lambda: env, out=tmp_path, lanes=2, cost_limit=1.0, **RUN)
+
+
+def test_the_command_wants_a_value_between_commas(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "capax/Integrator-v0", "--lanes", "kappa=0.1,,1", "--out", str(tmp_path / "x")])
+    assert "--lanes is kappa=0.1,,1: give a value between all commas" in capsys.readouterr().err
 
 
 def test_the_command_explains_what_lanes_are(tmp_path, capsys):

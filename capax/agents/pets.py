@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,7 +22,7 @@ from capax.checks import above_0, room, settle, whole
 from capax.errors import InputError
 from capax.flags import margins
 from capax.kappa import Feedback, Rule
-from capax.lanes import shared
+from capax.lanes import once, shared
 from capax.mirror import Transitions
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
@@ -77,7 +77,7 @@ class PetsState(NamedTuple):
     trouble: Trouble = Trouble()
 
 
-@cache
+@once
 def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> Any:
     """Plan from a state, compiled once for all agents of these sizes."""
     ready, rollout = ensemble.imagination(settings.ensemble, obs_dim, action_dim)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +20,7 @@ from capax.errors import InputError
 from capax.flags import margins
 from capax.frames import Frames, Seen
 from capax.kappa import Feedback, Rule
-from capax.lanes import shared
+from capax.lanes import once, shared
 from capax.mirror import Mirror
 from capax.models import rssm
 from capax.models.rssm import RSSM, Belief, RSSMSettings
@@ -70,7 +70,7 @@ class PlanetState(NamedTuple):
     trouble: Trouble = Trouble()
 
 
-@cache
+@once
 def stepping(settings: PlanetSettings, action_dim: int) -> Any:
     """See an image and plan, compiled once for all agents of these sizes."""
     rollout = partial(rssm.rollout, settings=settings.rssm)

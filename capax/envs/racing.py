@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import threading
 import warnings
 from typing import Any
 
@@ -14,6 +15,7 @@ from numpy import ndarray as Array
 from capax.checks import shown, whole
 from capax.errors import InputError
 
+_importing = threading.Lock()
 DRAWINGS = ("fast", "plain")
 FPS = 50
 """Frames of a second of the game."""
@@ -100,7 +102,7 @@ class CarRacingSkid(gym.Env[Array, Array]):
 def _game() -> Any:
     """A CarRacing-v3 that does not draw as it steps."""
     try:
-        with warnings.catch_warnings():
+        with _importing, warnings.catch_warnings():  # one lane at a time
             warnings.simplefilter("ignore")  # what SWIG made of Box2D warns, and crashes where warnings are errors
             importlib.import_module("gymnasium.envs.box2d.car_racing")
         game: Any = gym.make("CarRacing-v3", disable_env_checker=True).unwrapped
