@@ -10,10 +10,10 @@ import jax
 import numpy as np
 import pytest
 
-from capax import bench
+from capax import bench, workload
 from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
-from capax.bench import NO_TIME, Clock, Machine, Row, Sizes, Work
+from capax.bench import NO_TIME, Clock, Machine, Row, Sizes
 from capax.cli import main
 from capax.errors import InputError
 from capax.models.ensemble import EnsembleSettings
@@ -21,6 +21,7 @@ from capax.models.rssm import RSSMSettings
 from capax.planning.ccem import CEM
 from capax.presets import IMAGE_PRESETS, PRESETS
 from capax.runs import folder
+from capax.workload import Work
 
 NET = EnsembleSettings(members=2, hidden=3, layers=2, particles=4, batch=8, least_updates=2, most_updates=4)
 TINY = CEM(horizon=3, iterations=2, population=8, elites=2)
@@ -57,12 +58,12 @@ ROWS = [
 
 
 def test_flops_of_layers_by_hand():
-    assert bench.dense(2, 3) == 12  # 6 weights, a product and a sum each
-    assert bench.dense(2, 3, 4) == 12 + 24
+    assert workload.dense(2, 3) == 12  # 6 weights, a product and a sum each
+    assert workload.dense(2, 3, 4) == 12 + 24
 
 
 def test_flops_of_a_plan_with_the_ensemble_by_hand():
-    work = bench.states_work(STATES, obs_dim=2, action_dim=1)
+    work = workload.states_work(STATES, obs_dim=2, action_dim=1)
     # 2 rounds of 8 candidates, 4 particles, 3 steps. A row passes 3 → 3 → 3 → 9: means and log-variances of two changes, the
     # reward and the cost, and the logit of the end. That is 9 + 9 + 27 = 45 weights.
     assert work == Work(2 * 8 * 4 * 3, {"float32": 192 * 90})
@@ -70,24 +71,24 @@ def test_flops_of_a_plan_with_the_ensemble_by_hand():
 
 def test_asking_every_member_is_counted():
     once, all_of_them = (
-        bench.states_work(replace(STATES, ensemble=replace(NET, exact=exact))) for exact in (False, True)
+        workload.states_work(replace(STATES, ensemble=replace(NET, exact=exact))) for exact in (False, True)
     )
     assert all_of_them.flops["float32"] == (1 + NET.members) * once.flops["float32"]
     assert all_of_them.evaluations == once.evaluations
 
 
 def test_the_papers_plan_is_397_gflop():
-    work = bench.states_work(PRESETS["paper"])
+    work = workload.states_work(PRESETS["paper"])
     assert work.evaluations == 500 * 20 * 30 * 5
     assert sum(work.flops.values()) == 397_200_000_000  # 132,400 weights: 23·200 + 3·200² + 200·39
 
 
 def test_the_plan_of_the_preset_fast_has_as_many_evaluations_as_the_docs_say():
-    assert bench.states_work(PRESETS["fast"]).evaluations == 15_700
+    assert workload.states_work(PRESETS["fast"]).evaluations == 15_700
 
 
 def test_flops_of_a_plan_with_images_by_hand():
-    work = bench.images_work(IMAGES, action_dim=1)
+    work = workload.images_work(IMAGES, action_dim=1)
     # h has 4, s has 2, hidden layers 3. Weights: 3·4 into the GRU, 2·4·12 in it, 4·3 + 3·4 in the prior; 6·3 + 3·3 + 3 in each
     # of two heads; (5·2 + 3·2 + 3·2) in each of two members.
     weights = 12 + 96 + 24 + 2 * 30 + 2 * 22
@@ -95,14 +96,14 @@ def test_flops_of_a_plan_with_images_by_hand():
 
 
 def test_the_papers_plan_with_images():
-    work = bench.images_work(IMAGE_PRESETS["paper"])
+    work = workload.images_work(IMAGE_PRESETS["paper"])
     assert work.evaluations == 1000 * 12 * 10
     assert sum(work.flops.values()) == 2 * 511_350 * 120_000
 
 
 def test_members_of_the_image_model_stay_in_float32():
     half = replace(IMAGES, rssm=replace(IMAGES.rssm, products="bfloat16"))
-    work = bench.images_work(half, action_dim=1)
+    work = workload.images_work(half, action_dim=1)
     assert work.flops == {"float32": 48 * 2 * 44, "bfloat16": 48 * 2 * 192}
 
 
@@ -114,13 +115,13 @@ def test_flops_are_those_that_the_compiler_counts():
     """Of the products alone; the compiler counts everything else too, which is little where layers are wide."""
     wide = EnsembleSettings(members=2, hidden=256, layers=3, particles=4)
     settings = PetsSettings(ensemble=wide, cem=CEM(horizon=1, iterations=1, population=64, elites=2))
-    planned = bench.planning(settings, bench.STATES, bench.ACTIONS).__wrapped__
-    params = bench.made_up(bench.ensemble.init, bench.STATES, bench.ACTIONS, wide)
-    scale = bench.ensemble.scaling(bench.transitions(10))
-    start, warm = np.zeros(bench.STATES, np.float32), np.zeros((1, bench.ACTIONS), np.float32)
+    planned = workload.planning(settings, workload.STATES, workload.ACTIONS).__wrapped__
+    params = workload.made_up(workload.ensemble.init, workload.STATES, workload.ACTIONS, wide)
+    scale = workload.ensemble.scaling(workload.transitions(10))
+    start, warm = np.zeros(workload.STATES, np.float32), np.zeros((1, workload.ACTIONS), np.float32)
     lowered = planned.lower(jax.random.key(0), (params, scale), start, warm, np.float32(0.1), np.float32(1.0))
     counted = lowered.compile().cost_analysis()["flops"]
-    assert bench.states_work(settings).flops["float32"] == pytest.approx(counted, rel=0.1)
+    assert workload.states_work(settings).flops["float32"] == pytest.approx(counted, rel=0.1)
 
 
 # Time.
@@ -253,7 +254,7 @@ def test_rows_are_announced_on_stderr_and_the_table_is_printed(monkeypatch, caps
 
 @pytest.mark.slow
 def test_the_image_model_is_fitted():
-    fit = bench.images_fit(replace(IMAGES, cem=ONE), 10)
-    before, after = (jax.tree.leaves(net) for net in (bench.made_up(bench.rssm.init, 3, 3, IMAGES.rssm), fit()))
+    fit = workload.images_fit(replace(IMAGES, cem=ONE), 10)
+    before, after = (jax.tree.leaves(net) for net in (workload.made_up(workload.rssm.init, 3, 3, IMAGES.rssm), fit()))
     assert all(np.isfinite(leaf).all() for leaf in after)
     assert not all(np.array_equal(one, other) for one, other in zip(before, after, strict=True))
