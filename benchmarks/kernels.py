@@ -20,40 +20,21 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
-import jax.random as jr
 import numpy as np
-from images import prepared  # beside this file
 
-from capax.agents.pets import PetsSettings, planning
+from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
-from capax.models import ensemble
+from capax.workload import images_fit, images_plan, states_plan
 
-S, A = 17, 6
-PLANS, SHOWN = 5, 25
+PLANS, SHOWN, FRAMES = 5, 25, 5000
 SIZES = PlanetSettings()
 
 
-def images() -> Callable[[], Any]:
-    agent, state = prepared(SIZES)
-    image, carry = state.buffer.episodes[0].image[0], agent.begin(state)
-    return lambda: agent.act(state, carry, image, jr.key(0))[0]
-
-
-def states() -> Callable[[], Any]:
-    settings = PetsSettings()
-    net = ensemble.init(jr.key(0), S, A, settings.ensemble)
-    one, zero = jnp.ones(S + A), jnp.zeros(S + A)
-    far = jnp.full(S, 1e3)
-    scale = ensemble.Scaling(zero, one, zero[: S + 2], one[: S + 2], -far, far, jnp.asarray(False), jnp.asarray(False))
-    act, warm = planning(settings, S, A), jnp.zeros((settings.cem.horizon, A))
-    obs = np.zeros(S, np.float32)
-    return lambda: np.asarray(act(jr.key(0), (net, scale), obs, warm, np.float32(0.1), np.float32(1.0))[0])
-
-
-def fit() -> Callable[[], Any]:
-    agent, state = prepared(SIZES)
-    return lambda: agent.learn(state, [], jr.key(0))[0].model.embed.w
+def made(name: str) -> Callable[[], Any]:
+    """What is looked at."""
+    if name == "states":
+        return states_plan(PetsSettings())
+    return images_plan(SIZES) if name == "images" else images_fit(SIZES, FRAMES)
 
 
 def traced(call: Callable[[], Any], times: int) -> list[dict[str, Any]]:
@@ -98,7 +79,7 @@ def main(chosen: list[str]) -> None:
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
     for name in chosen or ["images", "states"]:
         times = PLANS if name != "fit" else 1
-        report(name, on_device(traced({"images": images, "states": states, "fit": fit}[name](), times)), times)
+        report(name, on_device(traced(made(name), times)), times)
 
 
 if __name__ == "__main__":
