@@ -51,7 +51,7 @@ def made() -> tuple[Any, Any]:
 
 def in_jax(params: Any) -> Callable[[], Any]:
     """A plan as the agent makes it."""
-    act = planning(SETTINGS, S, A)
+    _, act = planning(SETTINGS, S, A)
     start, warm = np.zeros(S, np.float32), jnp.zeros((SETTINGS.cem.horizon, A))
     key = jr.key(0)
     return lambda: np.asarray(act(key, params, start, warm, np.float32(KAPPA), np.float32(LIMIT))[0])

@@ -83,7 +83,8 @@ def states_plan(settings: PetsSettings, lanes: int = 1) -> Callable[[], Any]:
     params = made_up(ensemble.init, STATES, ACTIONS, settings.ensemble), ensemble.scaling(transitions(100))
     warm = jnp.zeros((settings.cem.horizon, ACTIONS))
     told = np.zeros(STATES, np.float32), warm, np.float32(0.1), np.float32(SPEC.limit / SPEC.scale)
-    return planned(planning(settings, STATES, ACTIONS), (jr.key(1), params, *told), lanes)
+    ready, act = planning(settings, STATES, ACTIONS)
+    return planned(act, (jr.key(1), ready(params), *told), lanes)
 
 
 def images_plan(settings: PlanetSettings) -> Callable[[], Any]:

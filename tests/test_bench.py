@@ -115,7 +115,7 @@ def test_flops_are_those_that_the_compiler_counts():
     """Of the products alone; the compiler counts everything else too, which is little where layers are wide."""
     wide = EnsembleSettings(members=2, hidden=256, layers=3, particles=4)
     settings = PetsSettings(ensemble=wide, cem=CEM(horizon=1, iterations=1, population=64, elites=2))
-    planned = workload.planning(settings, workload.STATES, workload.ACTIONS).__wrapped__
+    planned = workload.planning(settings, workload.STATES, workload.ACTIONS)[1].__wrapped__
     params = workload.made_up(workload.ensemble.init, workload.STATES, workload.ACTIONS, wide)
     scale = workload.ensemble.scaling(workload.transitions(10))
     start, warm = np.zeros(workload.STATES, np.float32), np.zeros((1, workload.ACTIONS), np.float32)

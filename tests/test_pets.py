@@ -130,7 +130,7 @@ def test_the_plan_is_carried_from_step_to_step(cap, ran):
 
 
 def test_act_compiles_once_while_kappa_and_the_model_change(cap, ran):
-    compiled = planning(cap.settings, cap.obs_dim, cap.action_dim).__wrapped__
+    compiled = planning(cap.settings, cap.obs_dim, cap.action_dim)[1].__wrapped__
     before = compiled._cache_size()
     for outcome, kappa in zip(ran[-3:], (0.0, 0.5, 30.0), strict=True):
         state = outcome.state._replace(rule=ConformalState(kappa))

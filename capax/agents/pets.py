@@ -78,16 +78,31 @@ class PetsState(NamedTuple):
 
 
 @once
-def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> Any:
-    """Plan from a state, compiled once for all agents of these sizes."""
+def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> tuple[Any, Any]:
+    """What makes parameters ready, and a plan from a state with these; compiled once for all agents of these sizes."""
     ready, rollout = ensemble.imagination(settings.ensemble, obs_dim, action_dim)
 
     def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
         binary, cem = params[1].binary, settings.cem
-        chosen, mean, info = plan(key, ready(params), obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
+        chosen, mean, info = plan(key, params, obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
 
-    return shared(jax.jit(act))
+    return ready, shared(jax.jit(act))
+
+
+class Ready:
+    """Parameters as plans take them, made once per fit and not once per plan."""
+
+    def __init__(self, make: Any) -> None:
+        self._make, self._known = make, []  # type: ignore[var-annotated]
+
+    def __call__(self, params: tuple[Ensemble, Scaling]) -> Any:
+        for known, made in self._known:
+            if all(one is other for one, other in zip(known, params, strict=True)):
+                return made
+        made = self._make(params)
+        self._known = [*self._known[-1:], (params, made)]  # of the present fit and of the one before
+        return made
 
 
 @dataclass(frozen=True)
@@ -105,6 +120,10 @@ class Pets:
     def __post_init__(self) -> None:
         if self.settings.ensemble.rollout == "fused":  # refused here rather than at the first plan
             ensemble.imagination(self.settings.ensemble, self.obs_dim, self.action_dim)
+
+    @cached_property
+    def _ready(self) -> Ready:
+        return Ready(planning(self.settings, self.obs_dim, self.action_dim)[0])
 
     @cached_property
     def _transitions(self) -> Transitions:
@@ -132,10 +151,10 @@ class Pets:
         per_step = np.float32(self.spec.limit / self.spec.scale)
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and its plan not finite
             start = np.asarray(obs - state.origin, np.float32)
-        acting = planning(self.settings, self.obs_dim, self.action_dim)
+        _, acting = planning(self.settings, self.obs_dim, self.action_dim)
 
         def planned(params: Any) -> Any:
-            return lambda: acting(key, params, start, carry, np.float32(state.rule.kappa), per_step)
+            return lambda: acting(key, self._ready(params), start, carry, np.float32(state.rule.kappa), per_step)
 
         good = None if state.good is None else planned(state.good)
         plans = planned((state.model, state.scaling)), good

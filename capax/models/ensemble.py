@@ -336,7 +336,7 @@ def rollout(
 
 
 def imagination(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> tuple[Callable[[Any], Any], Rollout]:
-    """What makes parameters ready, once per plan, and the rollout that takes them then: this one, or `planning.fused`."""
+    """What makes parameters ready, once per fit, and the rollout that takes them then: this one, or `planning.fused`."""
     plain: tuple[Callable[[Any], Any], Rollout] = (lambda params: params, partial(rollout, settings=settings))
     asked, gpu = settings.rollout == "fused", jax.default_backend() == "gpu"
     if asked and not gpu:
@@ -353,7 +353,9 @@ def imagination(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> tu
     if refused or not (asked or measured):
         return plain
     sizes = {name: getattr(settings, name) for name in ("particles", "hidden", "layers", "floor")}
-    return lambda params: (fused.pack(*params, dtype=dtype), params[1]), partial(fused.rollout, **sizes)
+    pack = jax.jit(partial(fused.pack, dtype=dtype))
+    tiling = fused.tiling_for(obs_dim, action_dim, settings.hidden, settings.layers, dtype)
+    return lambda params: (pack(*params), params[1]), partial(fused.rollout, tiling=tiling, **sizes)
 
 
 def judged(

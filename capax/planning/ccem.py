@@ -188,29 +188,33 @@ def plan(
         elites = actions[index]
         mean = cem.smoothing * mean + (1.0 - cem.smoothing) * elites.mean(0)
         variance = cem.smoothing * variance + (1.0 - cem.smoothing) * elites.var(0)
-        told = describe(scores, imagined, index, index[:1] if cem.execute == "best" else index)
-        return mean, variance, elites, told
+        first = imagined.cost[:, :, 0].mean(1), imagined.uncertainty[:, :, 0].mean(1)
+        return mean, variance, elites, (scores, first, index)
 
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
     if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
 
-        def body(carry: Any, key: Key) -> tuple[Any, PlanInfo]:
-            mean, variance, _, info = round_of(carry[0], carry[1], none, key, cem.population)
-            return (mean, variance), info
+        def body(carry: Any, key: Key) -> tuple[Any, None]:
+            mean, variance, _, known = round_of(carry[0], carry[1], none, key, cem.population)
+            return (mean, variance, known), None
 
-        (mean, _), infos = jax.lax.scan(body, (mean, variance), keys)
-        return mean, mean, jax.tree.map(lambda x: x[-1], infos)
+        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, keys[0], cem.population)[-1])
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), keys)
+        return mean, mean, describe(*known, known[-1])
     elites = none
     for number, size in enumerate(cem.sizes):
         others = elites[:kept]
         if cem.execute == "best" and number == cem.iterations - 1:
             others = jnp.concatenate([others, mean[None]])
-        mean, variance, elites, info = round_of(mean, variance, others, keys[number], size)
-    return elites[0] if cem.execute == "best" else mean, mean, info
+        mean, variance, elites, known = round_of(mean, variance, others, keys[number], size)
+    if cem.execute == "best":
+        return elites[0], mean, describe(*known, known[-1][:1])
+    return mean, mean, describe(*known, known[-1])
 
 
-def describe(scores: Scores, imagined: Imagined, elites: Any, acted: Any) -> PlanInfo:
-    """Means over the candidates that are acted on; what is feasible, of all."""
+def describe(scores: Scores, first: tuple[Any, Any], elites: Any, acted: Any) -> PlanInfo:
+    """Means over the candidates that are acted on; what is feasible, of all. `first`: cost and uncertainty of a first step."""
     return PlanInfo(
         earned=scores.earned[acted].mean(),
         cost=scores.cost[acted].mean(),
@@ -218,8 +222,8 @@ def describe(scores: Scores, imagined: Imagined, elites: Any, acted: Any) -> Pla
         penalised=scores.penalised[acted].mean(),
         feasible=scores.feasible.mean(dtype=jnp.float32),
         enough=(scores.feasible.sum() >= len(elites)).astype(jnp.float32),
-        first_cost=imagined.cost[acted, :, 0].mean(),
-        first_uncertainty=imagined.uncertainty[acted, :, 0].mean(),
+        first_cost=first[0][acted].mean(),
+        first_uncertainty=first[1][acted].mean(),
     )
 
 

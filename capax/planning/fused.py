@@ -22,7 +22,7 @@ from jaxtyping import Float
 from capax.planning.ccem import Imagined
 from capax.types import Key
 
-MEASURED: tuple[str, ...] = ()
+MEASURED: tuple[str, ...] = ("9.0",)
 """Compute capabilities ("9.0" is an H100 and an H200) on which `benchmarks/fused.py` has shown that the kernel agrees and
 gains; there the setting `auto` takes it."""
 LEAST = 16
@@ -48,8 +48,9 @@ class Tiling(NamedTuple):
     first (0) and the last (−1) at most."""
 
 
-USUAL = Tiling()
-"""Two programs to a multiprocessor of an H100, where the first and the last matrix find room beside what is on its way."""
+USUAL, ROOMY = Tiling(), Tiling(128, 8, kept=(1, 2))
+"""Two programs to a multiprocessor of an H100, where the first and the last matrix find room beside what is on its way; and
+one of twice the rows, which keeps two hidden layers and is quicker where these find room."""
 
 
 class Block(NamedTuple):
@@ -117,8 +118,14 @@ def refusal(states: int, actions: int, hidden: int, layers: int, dtype: Any, til
     return f"needs {needed // 1024} KiB on the chip, which has {ON_CHIP // 1024}" if needed > ON_CHIP else ""
 
 
+def tiling_for(states: int, actions: int, hidden: int, layers: int, dtype: Any) -> Tiling:
+    """The quicker of the two that has room."""
+    roomy = layers >= 3 and not refusal(states, actions, hidden, layers, dtype, ROOMY)
+    return ROOMY if roomy else USUAL
+
+
 def pack(net: Any, scale: Any, *, dtype: Any, piece: int = USUAL.piece) -> Packed:
-    """Pad, cut and cast once per plan what every round of it reads."""
+    """Pad, cut and cast once per fit what every plan reads."""
     (E, inputs, hidden), S = net.weights[0].shape, scale.low.shape[0]
     D, shape = S + 2, Shape.of(S, inputs - S, hidden, len(net.weights) - 1)
     W, K = shape.wide, shape.hidden
@@ -173,10 +180,8 @@ def rollout(
     G, S = particles // E, start.shape[0]
     N, H, A = actions.shape
     shape = Shape.of(S, A, hidden, layers)
-    beside = shape.wide - S
-    noise = jnp.pad(jr.normal(key, (H, E, 1, G, S))[:, :, 0], ((0, 0), (0, 0), (0, 0), (0, beside)))
+    noise = jr.normal(key, (H, E, 1, G, S))[:, :, 0]
     moves = ((actions - scale.input_mean[S:]) / scale.input_sd[S:]).astype(dtype)
-    moves = jnp.pad(moves, ((0, 0), (0, 0), (S, beside - A)))
     tiles = -(-N * G // tiling.rows)
     exact = interpret or dtype != jnp.bfloat16
     parts = pl.pallas_call(
@@ -186,7 +191,7 @@ def rollout(
         compiler_params=plgpu.CompilerParams(num_warps=tiling.warps, num_stages=tiling.stages),
         interpret=interpret,
         name="rollout",
-    )(*net, jnp.pad(start, (0, beside)), moves, noise)
+    )(*net, jnp.pad(start, (0, shape.wide - S)), moves, noise)
     reward, cost, spread, alive = (part[:N] for part in parts)  # each [N P H]
     u = spread.reshape(N, E, G, H).max(1, keepdims=True)
     return Imagined(reward, cost, jnp.broadcast_to(u, (N, E, G, H)).reshape(spread.shape), alive)
@@ -196,7 +201,7 @@ def _kernel(*refs: Any, shape: Shape, floor: float, tiling: Tiling, exact: bool)
     """One member's rows of one tile, all H steps."""
     weights, biases, units, begin, moves, noise, *outs = refs
     S, W, K, L = shape
-    (N, H, _), G, rows, dtype = moves.shape, noise.shape[2], tiling.rows, weights.dtype
+    (N, H, A), G, rows, dtype = moves.shape, noise.shape[2], tiling.rows, weights.dtype
     # below a known bound, an address is a register and a constant; without it, a register for each, more than there are
     member = pl.program_id(1) & (pl.next_power_of_2(weights.shape[0]) - 1)
     row, lanes = pl.program_id(0) * rows + jnp.arange(rows), jnp.arange(W)
@@ -224,8 +229,8 @@ def _kernel(*refs: Any, shape: Shape, floor: float, tiling: Tiling, exact: bool)
 
     def step(t: Any, carry: Any) -> Any:
         state, alive = carry
-        move = plgpu.load(moves.at[candidate[:, None], t, lanes[None, :]])
-        eps = plgpu.load(noise.at[t, member, particle[:, None], lanes[None, :]])
+        move = plgpu.load(moves.at[candidate[:, None], t, jnp.clip(lanes - S, 0, A - 1)[None, :]])
+        eps = plgpu.load(noise.at[t, member, particle[:, None], jnp.minimum(lanes, S - 1)[None, :]])
         h = layer((jnp.where(column < S, ((state - unit(0)) / unit(1)).astype(dtype), move),), 0)
         if tiling.stages > 1:  # a loop, which is what the compiler fetches ahead in
             h = jax.lax.fori_loop(0, L - 1, lambda past, h: layer(h, 1, past), h)
@@ -235,7 +240,7 @@ def _kernel(*refs: Any, shape: Shape, floor: float, tiling: Tiling, exact: bool)
         mean, raw = (dense(h, L, blocks) for blocks in matrices[L])
         logvar = unit(6) - softplus(unit(6) - raw)
         sigma = jnp.exp(0.5 * (unit(7) + softplus(logvar - unit(7))))
-        y = (mean + sigma * eps) * unit(3) + unit(2)  # beyond the state there is no noise
+        y = (mean + jnp.where(column < S, sigma * eps, 0.0)) * unit(3) + unit(2)
 
         def pick(number: int) -> Any:
             return jnp.sum(jnp.where(column == number, y, 0.0), axis=1)
