@@ -17,6 +17,9 @@ from capax.envs.adapt import Step, Task
 from capax.errors import InputError
 from capax.types import Agent, Episode, Key, Metrics, Spec
 
+BLOCK = 50
+"""Steps whose keys are made at once."""
+
 
 @dataclass(frozen=True)
 class GymCollector:
@@ -32,12 +35,12 @@ class GymCollector:
         """Act with the agent, step by step; a collection is always whole."""
         seed, k_act = split(key)
         obs, _ = self.env.reset(seed=int(seed))
-        carry, length = agent.begin(state), 0
+        carry, length, keys = agent.begin(state), 0, Keys(k_act)
         seen: list[Metrics] = []
         extras: list[Metrics] = []
         ended: list[int] = []
         for number in range(self.steps):
-            action, carry, said = agent.act(state, carry, obs, folded(k_act, number))
+            action, carry, said = agent.act(state, carry, obs, keys(number))
             next_obs, reward, terminated, truncated, info = self.env.step(action)
             if not np.isfinite(info.get("cost", np.nan)) or not np.isfinite(float(reward)):
                 raise InputError(
@@ -73,17 +76,19 @@ class EpisodeCollector:
         seed, k_act = split(key)
         obs = self.task.reset(int(seed))
         self.on_reset(obs)
-        carry = agent.begin(state)
+        carry, keys = agent.begin(state), Keys(k_act)
         seen: list[Metrics] = []
         extras: list[Metrics] = []
         ended = False
         frames: list[Any] = []
+        paid_for = getattr(agent, "paid", lambda carry, cost: carry)
         while not ended and (most is None or len(seen) * self.spec.repeat < most):
-            action, carry, said = agent.act(state, carry, obs, folded(k_act, len(seen)))
+            action, carry, said = agent.act(state, carry, obs, keys(len(seen)))
             step = self.task.step(action)
             seen.append(_transition(obs, action, step.reward, step.cost, step.obs, step.terminated))
             extras.append(said)
             frames.append(step.frames)
+            carry = paid_for(carry, step.cost)
             obs, ended = step.obs, step.terminated or step.truncated
             self.on_step(action, step)
         columns = _columns(seen)
@@ -117,8 +122,22 @@ def _discounted(signal: Array, ended: list[int], gamma: float) -> float:
     return float(np.mean([weights[: len(part)] @ part for part in parts]))
 
 
-folded = jax.jit(jr.fold_in)
-"""Compiled, since it is called in every step: by itself it takes a tenth of a millisecond."""
+class Keys:
+    """A key for each step of an episode, `jr.fold_in(key, step)`, made in blocks: made singly, they hold up a fast plan."""
+
+    def __init__(self, key: Key) -> None:
+        self._key, self._first = key, -BLOCK
+        self._known: tuple[Key, ...] = ()
+
+    def __call__(self, step: int) -> Key:
+        if not 0 <= step - self._first < BLOCK:
+            self._first, self._known = step, _block(self._key, step)
+        return self._known[step - self._first]
+
+
+@jax.jit
+def _block(key: Key, first: int) -> tuple[Key, ...]:
+    return tuple(jax.vmap(jr.fold_in, (None, 0))(key, first + jnp.arange(BLOCK)))
 
 
 @jax.jit

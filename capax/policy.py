@@ -25,7 +25,8 @@ from capax.types import Agent, Key
 
 @dataclass
 class Policy:
-    """Acts in the environment's own units: `policy.reset()` at the start of an episode, then `policy(obs)`."""
+    """Acts in the environment's own units: `policy.reset()` at the start of an episode, then `policy(obs)`, or with what the
+    last step cost, `policy(obs, cost)`, which an agent from images that has broken its limit heeds."""
 
     agent: Agent[Any]
     state: Any
@@ -44,10 +45,12 @@ class Policy:
         """Forget the plan: a new episode begins."""
         self.episodes, self.steps, self.carry = self.episodes + 1, 0, self.agent.begin(self.state)
 
-    def __call__(self, obs: Any) -> Array:
+    def __call__(self, obs: Any, cost: float | None = None) -> Array:
         """The action for an observation."""
         if self.carry is None:
             self.reset()
+        if cost is not None and hasattr(self.agent, "paid"):
+            self.carry = self.agent.paid(self.carry, cost)
         obs = self.checked(obs)
         key = jr.fold_in(jr.fold_in(self.key, self.episodes), self.steps)
         unit, self.carry, said = self.agent.act(self.state, self.carry, obs, key)

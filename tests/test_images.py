@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -180,6 +181,40 @@ def test_the_belief_is_filtered_as_it_acts(run):
     first = np.asarray(policy.carry[0].h)
     policy(image)
     assert not np.allclose(first, policy.carry[0].h)
+
+
+@pytest.mark.parametrize(("contrite", "feasible"), [(True, 0.0), (False, 1.0)])
+def test_a_broken_limit_leaves_nothing_but_the_least_cost(contrite, feasible):
+    spec = Spec(1e6, 0.99, False, 9)
+    agent = Planet(spec, Conformal(0.1), (64, 64, 3), 2, replace(small(), contrite=contrite))
+    state = agent.init(jr.key(0))._replace(fits=1)
+    image, carry = np.zeros((64, 64, 3), np.uint8), agent.begin(state)
+    for _ in range(2):  # up to the limit and not beyond
+        carry = agent.paid(carry, 5e5)
+    _, _, said = agent.act(state, carry, image, jr.key(1))
+    assert carry.spent == spec.limit and said["plan_feasible"] == said["plan_enough"] == 1.0
+    _, after, said = agent.act(state, agent.paid(carry, 1.0), image, jr.key(1))
+    assert said["plan_feasible"] == feasible and after.spent == spec.limit + 1.0
+
+
+def test_what_was_paid_follows_the_tasks_convention():
+    agent = Planet(Spec(1.0, 0.5, True, 9, 2), Conformal(0.1), (64, 64, 3), 2, small())
+    carry = agent.begin(agent.init(jr.key(0)))
+    for cost in (1.0, 0.0, 1.0):
+        carry = agent.paid(carry, cost)
+    assert carry.spent == 1.0 + 0.5**4  # two frames a step
+
+
+def test_costs_reach_the_agent(run, monkeypatch):
+    told: list[float] = []
+    real = Planet.paid
+    monkeypatch.setattr(Planet, "paid", lambda self, carry, cost: told.append(cost) or real(self, carry, cost))
+    rows = capax.evaluate(run, episodes=2).rows
+    assert len(told) == sum(row["length"] for row in rows) and sum(told) == sum(row["cost"] for row in rows)
+    policy = capax.load(run)
+    policy(np.zeros((64, 64, 3), np.uint8))
+    policy(np.zeros((64, 64, 3), np.uint8), cost=3.0)
+    assert policy.carry.spent == 3.0
 
 
 def test_a_film_shows_what_is_seen_and_believed(run, tmp_path):

@@ -15,7 +15,7 @@ import numpy as np
 from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
 from capax.agents.fitting import fit
 from capax.agents.start import uniform
-from capax.checks import above_0, settle, whole
+from capax.checks import above_0, flag, settle, whole
 from capax.errors import InputError
 from capax.flags import margins
 from capax.frames import Frames, Seen
@@ -44,12 +44,15 @@ class PlanetSettings:
     """Steps that are remembered."""
     gamma: float = 0.99
     """Discount of a frame, in discounted sums."""
+    contrite: bool = True
+    """Once an episode has broken its limit, the rest of it is planned for the least cost. False, the paper: as before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rssm, RSSMSettings) or not isinstance(self.cem, CEM):
             raise InputError("rssm and cem are settings of their own: give RSSMSettings(...) and CEM(...).")
         settle(self, partial(whole, least=2), "start_steps", "buffer")
         settle(self, above_0(0.999999), "gamma")
+        settle(self, flag, "contrite")
         if self.rssm.chunk > self.buffer:
             raise InputError(f"buffer is {self.buffer}, less than chunk, {self.rssm.chunk}: give at least that many.")
 
@@ -68,6 +71,17 @@ class PlanetState(NamedTuple):
     good: RSSM | None = None
     """Parameters of the fit before: used where the present ones fail."""
     trouble: Trouble = Trouble()
+
+
+class Carried(NamedTuple):
+    """What an episode carries from step to step."""
+
+    belief: Belief
+    action: Any
+    """The last one."""
+    spent: float = 0.0
+    """Costs so far, in the task's convention."""
+    steps: int = 0
 
 
 @once
@@ -121,22 +135,29 @@ class Planet:
         seen = Seen(np.zeros((1, *self.image), np.uint8), np.zeros((0, self.action_dim), np.float32), none, none)
         return blank._replace(buffer=Frames((seen,)), good=blank.model)
 
-    def begin(self, state: PlanetState) -> Any:
-        return rssm.start((), self.settings.rssm), jnp.zeros(self.action_dim)
+    def begin(self, state: PlanetState) -> Carried:
+        return Carried(rssm.start((), self.settings.rssm), jnp.zeros(self.action_dim))
 
-    def act(self, state: PlanetState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+    def act(self, state: PlanetState, carry: Carried, obs: Any, key: Key) -> tuple[Any, Carried, Metrics]:
         """See the image, then take the first action of the best plan within the limit."""
         if state.fits == 0:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
-        per_step = np.float32(self.spec.limit / self.spec.scale)
-        step = stepping(self.settings, self.action_dim)
+        broken = self.settings.contrite and carry.spent > self.spec.limit
+        per_step = np.float32(-np.inf if broken else self.spec.limit / self.spec.scale)  # under −∞ no plan is feasible
+        step, last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
 
         def planned(net: RSSM) -> Any:
-            return lambda: step(key, net, obs, carry, np.float32(state.rule.kappa), per_step, state.binary)
+            return lambda: step(key, net, obs, last, np.float32(state.rule.kappa), per_step, state.binary)
 
         good = None if state.good is None else planned(state.good)
-        last = carry[1]
-        return first_finite((planned(state.model), good), lambda: (np.asarray(last), carry), self.action_dim)
+        plans = planned(state.model), good
+        action, (belief, taken), said = first_finite(plans, lambda: (np.asarray(carry.action), last), self.action_dim)
+        return action, carry._replace(belief=belief, action=taken), said
+
+    def paid(self, carry: Carried, cost: float) -> Carried:
+        """With what the last step cost."""
+        weight = self.spec.gamma ** (self.spec.repeat * carry.steps) if self.spec.discounted else 1.0
+        return carry._replace(spent=carry.spent + weight * float(cost), steps=carry.steps + 1)
 
     def learn(self, state: PlanetState, episodes: Sequence[Episode], key: Key) -> tuple[PlanetState, Metrics]:
         """Remember what is new, then train on sequences of all that was seen."""
@@ -175,8 +196,7 @@ class Planet:
         """What the rule learns from an episode."""
         return feedback(self.spec, state.binary, episode)
 
-    def seen(self, state: PlanetState, carry: Any) -> Any:
+    def seen(self, state: PlanetState, carry: Carried) -> Any:
         """What the agent believes to see: the image decoded from its belief, uint8."""
-        belief: Belief = carry[0]
-        picture = np.asarray(self._decode(state.model, belief))
+        picture = np.asarray(self._decode(state.model, carry.belief))
         return np.clip((picture + 0.5) * 256.0, 0.0, 255.0).astype(np.uint8)

@@ -175,11 +175,11 @@ def plan(
     nothing.
     """
     kept = int(cem.keep * cem.elites)
-    keys = jr.split(key, cem.iterations)
+    keys = jax.vmap(jr.split)(jr.split(key, cem.iterations))  # of each round, for its candidates and for its rollout
     none = jnp.zeros((0, *warm.shape), warm.dtype)
 
-    def round_of(mean: Any, variance: Any, others: Any, key: Key, size: int) -> tuple[Any, ...]:
-        k_noise, k_model = jr.split(key)
+    def round_of(mean: Any, variance: Any, others: Any, keys: Key, size: int) -> tuple[Any, ...]:
+        k_noise, k_model = keys
         fresh = sample(k_noise, mean, jnp.sqrt(variance), size, cem.colour, cem.clip)
         actions = jnp.concatenate([fresh, others])  # [N H A]
         imagined = rollout(params, start, actions, k_model)
@@ -194,23 +194,23 @@ def plan(
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
     if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
 
-        def body(carry: Any, key: Key) -> tuple[Any, None]:
-            mean, variance, _, known = round_of(carry[0], carry[1], none, key, cem.population)
+        def body(carry: Any, keys: Key) -> tuple[Any, None]:
+            mean, variance, _, known = round_of(carry[0], carry[1], none, keys, cem.population)
             return (mean, variance, known), None
 
         shapes = jax.eval_shape(lambda: round_of(mean, variance, none, keys[0], cem.population)[-1])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), keys)
-        return mean, mean, describe(*known, known[-1])
+        (mean, _, (scores, first, index)), _ = jax.lax.scan(body, (mean, variance, nothing), keys)
+        return mean, mean, describe(scores, first, index, index)
     elites = none
     for number, size in enumerate(cem.sizes):
         others = elites[:kept]
         if cem.execute == "best" and number == cem.iterations - 1:
             others = jnp.concatenate([others, mean[None]])
-        mean, variance, elites, known = round_of(mean, variance, others, keys[number], size)
+        mean, variance, elites, (scores, first, index) = round_of(mean, variance, others, keys[number], size)
     if cem.execute == "best":
-        return elites[0], mean, describe(*known, known[-1][:1])
-    return mean, mean, describe(*known, known[-1])
+        return elites[0], mean, describe(scores, first, index, index[:1])
+    return mean, mean, describe(scores, first, index, index)
 
 
 def describe(scores: Scores, first: tuple[Any, Any], elites: Any, acted: Any) -> PlanInfo:

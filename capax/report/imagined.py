@@ -37,6 +37,9 @@ class Watched:
         self.image, self.carry, self.said = obs, carry, dict(said)
         return action, carry, said
 
+    def paid(self, carry: Any, cost: float) -> Any:
+        return self.agent.paid(carry, cost)
+
     def frame(self, state: Any, step: int, cost: float) -> Array:
         """The last image beside its decoding, with what was planned and paid."""
         told = self.said
