@@ -87,6 +87,10 @@ class Conformal(Rule):
         """q: as a model learns, U falls faster than the errors do, so they are seen in the uncertainty of the last episode."""
         return upper_quantile(state.errors, self.rate) / state.uncertainty if state.errors else None
 
+    def careful(self, state: ConformalState) -> float:
+        """Where costs are flags, the largest κ that feedback may come to; elsewhere, the present one."""
+        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.MOST_SHARE)))
+
     def fitted(self, state: ConformalState, margins: tuple[float, ...]) -> ConformalState:
         """Where costs are flags, κ is restated in the new model's logits."""
         known = margins or state.margins

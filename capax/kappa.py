@@ -83,6 +83,10 @@ class Rule(Protocol):
     def relax(self, state: Any) -> Any | None:
         """The state to plan with when no plan is feasible at `state.kappa`; None if the rule will not give way."""
 
+    def careful(self, state: Any) -> float:
+        """κ for what is left of an episode that has broken its limit."""
+        return float(state.kappa)
+
     def fitted(self, state: Any, margins: tuple[float, ...]) -> Any:
         """The state after a fit, where costs are flags; `margins` are those of flags.py."""
         return state

@@ -26,7 +26,7 @@ from capax.types import Agent, Key
 @dataclass
 class Policy:
     """Acts in the environment's own units: `policy.reset()` at the start of an episode, then `policy(obs)`, or with what the
-    last step cost, `policy(obs, cost)`, which an agent from images that has broken its limit heeds."""
+    last step cost, `policy(obs, cost)`: an agent from images is more careful once it has broken its limit."""
 
     agent: Agent[Any]
     state: Any

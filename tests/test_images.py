@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -14,12 +13,15 @@ import pytest
 from gymnasium import spaces
 
 import capax
+from capax import flags
+from capax.agents import planet
 from capax.agents.planet import Planet, PlanetSettings
 from capax.collect import EpisodeCollector, split
 from capax.conformal import Conformal
 from capax.envs.adapt import Task, make
 from capax.errors import EnvironmentFailed, InputError
 from capax.evaluation import FRESH
+from capax.kappa import Adam
 from capax.loop import Outcome, Progress
 from capax.models.rssm import RSSMSettings
 from capax.planning.ccem import CEM
@@ -183,18 +185,25 @@ def test_the_belief_is_filtered_as_it_acts(run):
     assert not np.allclose(first, policy.carry[0].h)
 
 
-@pytest.mark.parametrize(("contrite", "feasible"), [(True, 0.0), (False, 1.0)])
-def test_a_broken_limit_leaves_nothing_but_the_least_cost(contrite, feasible):
-    spec = Spec(1e6, 0.99, False, 9)
-    agent = Planet(spec, Conformal(0.1), (64, 64, 3), 2, replace(small(), contrite=contrite))
+@pytest.mark.parametrize(("rule", "after"), [(Conformal(0.1), 100.0), (Adam(start=1.0), 1.0)])
+def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatch):
+    used: list[float] = []
+    real = planet.stepping(small(), 2)
+
+    def step(*arguments: Any) -> Any:
+        used.append(float(arguments[4]))
+        return real(*arguments)
+
+    monkeypatch.setattr(planet, "stepping", lambda *sizes: step)
+    agent = Planet(Spec(2.0, 0.99, False, 9), rule, (64, 64, 3), 2, small())
     state = agent.init(jr.key(0))._replace(fits=1)
+    margins = tuple(np.linspace(0.0, 100.0, len(flags.LEVELS)))
+    known = rule.fitted(state.rule, margins)._replace(kappa=1.0)
     image, carry = np.zeros((64, 64, 3), np.uint8), agent.begin(state)
-    for _ in range(2):  # up to the limit and not beyond
-        carry = agent.paid(carry, 5e5)
-    _, _, said = agent.act(state, carry, image, jr.key(1))
-    assert carry.spent == spec.limit and said["plan_feasible"] == said["plan_enough"] == 1.0
-    _, after, said = agent.act(state, agent.paid(carry, 1.0), image, jr.key(1))
-    assert said["plan_feasible"] == feasible and after.spent == spec.limit + 1.0
+    for _ in range(3):
+        _, carry, _ = agent.act(state._replace(rule=known), carry, image, jr.key(1))
+        carry = agent.paid(carry, 2.0)  # up to the limit, then beyond
+    assert used == [1.0, 1.0, after]
 
 
 def test_what_was_paid_follows_the_tasks_convention():

@@ -15,7 +15,7 @@ import numpy as np
 from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
 from capax.agents.fitting import fit
 from capax.agents.start import uniform
-from capax.checks import above_0, flag, settle, whole
+from capax.checks import above_0, settle, whole
 from capax.errors import InputError
 from capax.flags import margins
 from capax.frames import Frames, Seen
@@ -44,15 +44,12 @@ class PlanetSettings:
     """Steps that are remembered."""
     gamma: float = 0.99
     """Discount of a frame, in discounted sums."""
-    contrite: bool = True
-    """Once an episode has broken its limit, the rest of it is planned for the least cost. False, the paper: as before."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.rssm, RSSMSettings) or not isinstance(self.cem, CEM):
             raise InputError("rssm and cem are settings of their own: give RSSMSettings(...) and CEM(...).")
         settle(self, partial(whole, least=2), "start_steps", "buffer")
         settle(self, above_0(0.999999), "gamma")
-        settle(self, flag, "contrite")
         if self.rssm.chunk > self.buffer:
             raise InputError(f"buffer is {self.buffer}, less than chunk, {self.rssm.chunk}: give at least that many.")
 
@@ -142,12 +139,12 @@ class Planet:
         """See the image, then take the first action of the best plan within the limit."""
         if state.fits == 0:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
-        broken = self.settings.contrite and carry.spent > self.spec.limit
-        per_step = np.float32(-np.inf if broken else self.spec.limit / self.spec.scale)  # under −∞ no plan is feasible
+        per_step = np.float32(self.spec.limit / self.spec.scale)
+        kappa = np.float32(self.rule.careful(state.rule) if carry.spent > self.spec.limit else state.rule.kappa)
         step, last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
 
         def planned(net: RSSM) -> Any:
-            return lambda: step(key, net, obs, last, np.float32(state.rule.kappa), per_step, state.binary)
+            return lambda: step(key, net, obs, last, kappa, per_step, state.binary)
 
         good = None if state.good is None else planned(state.good)
         plans = planned(state.model), good
