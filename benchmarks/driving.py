@@ -21,7 +21,7 @@ from capax import flags
 from capax.agents.fitting import judged
 from capax.envs.racing import CarRacingSkid
 from capax.frames import Frames, Seen
-from capax.models import rssm
+from capax.models import imagine, rssm
 from capax.models.rssm import RSSMSettings
 from capax.planning.ccem import CEM, plan
 
@@ -109,7 +109,7 @@ def main() -> None:
         embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
         noise = jr.normal(k_filter, (SETTINGS.stoch,))
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=SETTINGS.min_sd)
-        rollout, nothing = partial(rssm.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
+        rollout, nothing = partial(imagine.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
         chosen, _, _ = plan(
             k_plan, (net, None), belief, nothing, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER
         )

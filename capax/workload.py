@@ -22,6 +22,7 @@ from capax.conformal import Conformal
 from capax.frames import Frames, Seen
 from capax.lanes import stacked
 from capax.models import ensemble, rssm
+from capax.models.layers import type_of
 from capax.types import Spec
 
 STATES, ACTIONS = 17, 6
@@ -54,7 +55,7 @@ def states_work(settings: PetsSettings, obs_dim: int = STATES, action_dim: int =
     net, cem = settings.ensemble, settings.cem
     evaluations = cem.evaluations * net.particles * cem.horizon
     each = dense(obs_dim + action_dim, *[net.hidden] * net.layers, 2 * (obs_dim + 2) + 1)
-    return Work(evaluations, {ensemble.type_of(net.products): evaluations * each * (1 + net.members * net.exact)})
+    return Work(evaluations, {type_of(net.products): evaluations * each * (1 + net.members * net.exact)})
 
 
 def images_work(settings: PlanetSettings, action_dim: int = CONTROLS) -> Work:
@@ -66,7 +67,7 @@ def images_work(settings: PlanetSettings, action_dim: int = CONTROLS) -> Work:
     members = net.members * (dense(H + A, S) + 2 * dense(S + A, S))
     evaluations = cem.evaluations * cem.horizon
     flops = Counter({"float32": evaluations * members})  # whatever the type of the other products
-    flops[ensemble.type_of(net.products)] += evaluations * (carried + heads)
+    flops[type_of(net.products)] += evaluations * (carried + heads)
     return Work(evaluations, flops)
 
 

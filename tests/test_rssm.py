@@ -14,7 +14,7 @@ import pytest
 
 from capax.agents.fitting import judged
 from capax.frames import Drawn
-from capax.models import convolution, layers, rssm
+from capax.models import convolution, imagine, layers, rssm
 from capax.models.rssm import Belief, Gaussian, RSSMSettings
 from capax.models.shift import shifted
 
@@ -275,7 +275,7 @@ def test_a_rollout_is_the_prior_step_by_step(net):
     N, H = 4, 3
     actions = jr.uniform(jr.key(3), (N, H, A), minval=-1.0)
     first = Belief(jr.normal(jr.key(4), (TINY.deter,)), jr.normal(jr.key(5), (TINY.stoch,)))
-    imagined = rssm.rollout((net, None), first, actions, jr.key(6), settings=TINY)
+    imagined = imagine.rollout((net, None), first, actions, jr.key(6), settings=TINY)
     noise = jr.normal(jr.key(6), (H, 1, TINY.stoch))
     belief = Belief(*(jnp.broadcast_to(part, (N, part.shape[-1])) for part in first))
     for t in range(H):
@@ -293,7 +293,9 @@ def test_a_rollout_is_the_prior_step_by_step(net):
 def test_half_precision_is_close(net):
     actions = jr.uniform(jr.key(3), (4, 3, A), minval=-1.0)
     one, other = (
-        rssm.rollout((net, None), rssm.start((), TINY), actions, jr.key(6), settings=replace(TINY, products=products))
+        imagine.rollout(
+            (net, None), rssm.start((), TINY), actions, jr.key(6), settings=replace(TINY, products=products)
+        )
         for products in ("float32", "bfloat16")
     )
     np.testing.assert_allclose(one.reward, other.reward, atol=0.05)
@@ -310,7 +312,7 @@ def test_what_was_done_is_judged_as_a_plan_would_be(net):
         for row in range(3):
             here, span = 3 * number + row, slice(at, at + 5)
             start = Belief(belief.h[at, row], belief.s[at, row])
-            alone = rssm.rollout((net, None), start, data.action[row : row + 1, span], jr.key(0), settings=TINY)
+            alone = imagine.rollout((net, None), start, data.action[row : row + 1, span], jr.key(0), settings=TINY)
             worst = int(jnp.argmin(-alone.cost / alone.uncertainty))
             np.testing.assert_allclose(logit[here], alone.cost[0, 0, worst], rtol=1e-4)
             np.testing.assert_allclose(u[here], alone.uncertainty[0, 0, worst], rtol=1e-4)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Int
 from capax.frames import Drawn, Frames, Pieces, Seen
 from capax.lanes import shared
 from capax.mirror import Mirror, drawn
-from capax.models import rssm
+from capax.models import imagine, rssm
 from capax.models.rssm import RSSM, Losses, RSSMSettings
 from capax.types import Key
 
@@ -103,7 +103,7 @@ def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[An
         jnp.moveaxis(jnp.asarray(part)[:, steps], 1, 0).reshape(first.size * B, ahead, *part.shape[2:])
         for part in (data.action, data.reward, data.cost)
     )
-    imagined = rssm.rollout((net, None), start, action, key, settings=settings)
+    imagined = imagine.rollout((net, None), start, action, key, settings=settings)
     logit, u = imagined.cost[:, 0], imagined.uncertainty[:, 0]
     worst = jnp.argmax(logit / u, axis=1)[:, None]
     logit, u = (jnp.take_along_axis(part, worst, 1)[:, 0] for part in (logit, u))

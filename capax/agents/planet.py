@@ -22,7 +22,7 @@ from capax.frames import Frames, Seen
 from capax.kappa import Feedback, Rule
 from capax.lanes import once, shared
 from capax.mirror import Mirror
-from capax.models import rssm
+from capax.models import imagine, rssm
 from capax.models.rssm import RSSM, Belief, RSSMSettings
 from capax.planning.ccem import CEM, plan
 from capax.types import Episode, Key, Metrics, Spec
@@ -84,7 +84,7 @@ class Carried(NamedTuple):
 @once
 def stepping(settings: PlanetSettings, action_dim: int) -> Any:
     """See an image and plan, compiled once for all agents of these sizes."""
-    rollout = partial(rssm.rollout, settings=settings.rssm)
+    rollout = partial(imagine.rollout, settings=settings.rssm)
 
     def step(key: Key, net: RSSM, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
         belief, last = carry

@@ -25,6 +25,7 @@ from capax.buffer import Buffer
 from capax.checks import above_0, between, flag, room, settle, whole, word
 from capax.errors import InputError
 from capax.lanes import shared
+from capax.models.layers import type_of
 from capax.penalty import spread
 from capax.planning.ccem import Imagined, Rollout
 from capax.types import Key
@@ -187,11 +188,6 @@ def predict(net: Ensemble, x: Float[Array, "E B in"]) -> Prediction:
     logvar = net.max_logvar - jax.nn.softplus(net.max_logvar - out[..., D : 2 * D])
     logvar = net.min_logvar + jax.nn.softplus(logvar - net.min_logvar)
     return Prediction(out[..., :D], logvar, out[..., 2 * D])
-
-
-def type_of(products: str) -> str:
-    """The type that is meant by auto on this machine."""
-    return ("bfloat16" if jax.default_backend() == "gpu" else "float32") if products == "auto" else products
 
 
 def for_products(net: Ensemble, products: str) -> Ensemble:

@@ -1,4 +1,4 @@
-"""Which layers is the model of images made of?"""
+"""Which layers is the model of images made of, and in which type do models multiply?"""
 
 from __future__ import annotations
 
@@ -50,3 +50,8 @@ class Members(eqx.Module):
     """Networks from (h, a) to the next s, stacked; the action enters every layer."""
 
     layers: tuple[Dense, ...]
+
+
+def type_of(products: str) -> str:
+    """The type that is meant by auto on this machine."""
+    return ("bfloat16" if jax.default_backend() == "gpu" else "float32") if products == "auto" else products

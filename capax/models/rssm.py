@@ -26,13 +26,10 @@ from capax.frames import Drawn
 from capax.models.convolution import doubled, halved
 from capax.models.layers import GRU, Conv, Dense, Members
 from capax.models.shift import shifted
-from capax.planning.ccem import Imagined
 from capax.types import Key
 
 GREYS = 32
 """Levels that an image is reduced to (5 bits, as PlaNet does): finer ones are noise to be modelled."""
-UNROLLED = 12
-"""Imagined steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
 
 
 @dataclass(frozen=True)
@@ -268,18 +265,12 @@ def disagreement(
     """What each member expects of the next s, and their variance (n − 1), in the mean over its dimensions: u(h, a)."""
     x = h
     for number, layer in enumerate(members.layers):
-        x = (
-            jnp.concatenate([jnp.broadcast_to(x, (*x.shape[:-1], x.shape[-1])), _like(action, x)], -1) @ layer.w
-            + layer.b
-        )
+        X = x.shape[-1]
+        x = x @ layer.w[:, :X] + (action @ layer.w[:, X:] + layer.b)  # [E M S]
         if number < len(members.layers) - 1:
             x = jax.nn.relu(x)
     ddof = 1 if x.shape[0] > 1 else 0
     return x, x.var(0, ddof=ddof).mean(-1)
-
-
-def _like(action: Float[Array, "M A"], x: Float[Array, "... M X"]) -> Float[Array, "... M A"]:
-    return jnp.broadcast_to(action, (*x.shape[:-1], action.shape[-1]))
 
 
 def uncertainty(disagreed: Float[Array, ...], settings: RSSMSettings) -> Float[Array, ...]:
@@ -350,53 +341,3 @@ def update(
     grads, parts = jax.grad(loss, has_aux=True)(net, shifted(data, k_shift, settings.shift), binary, key, settings)
     steps, memory = optimiser(settings).update(grads, memory)
     return optax.apply_updates(net, steps), memory, parts
-
-
-def rollout(
-    params: tuple[RSSM, Any],
-    start: Belief,
-    actions: Float[Array, "N H A"],
-    key: Key,
-    *,
-    settings: RSSMSettings,
-) -> Imagined:
-    """Imagine each candidate from a belief; only the recurrence goes step by step, the heads see all steps at once."""
-    net, _ = params
-    N, H, _ = actions.shape
-    net = for_products(net, settings.products)
-    dtype = net.embed.w.dtype
-    first = Belief(*(jnp.broadcast_to(part, (N, part.shape[-1])).astype(dtype) for part in start))
-    noise = jr.normal(key, (H, 1, settings.stoch), dtype)
-    moves = actions.swapaxes(0, 1).astype(dtype)  # [H N A]
-    moved = moves @ net.embed.w[settings.stoch :] + net.embed.b
-
-    # what a new h is multiplied with, next step's gates and the prior, is one product
-    after = Dense(*(jnp.concatenate(pair, -1) for pair in zip(_both(net.gru.h), _both(net.prior[0]), strict=True)))
-
-    def step(carry: tuple[Belief, Any], at: Any) -> tuple[tuple[Belief, Any], tuple[Belief, Any]]:
-        (belief, gates), (moved, eps) = carry, at
-        x = jax.nn.relu(belief.s @ net.embed.w[: settings.stoch] + moved)
-        h = net.gru.mixed(net.gru.x(x), gates, belief.h)
-        gates, hidden = jnp.split(after(h), [3 * settings.deter], -1)
-        prior = gaussian_of(net.prior, hidden, settings.min_sd)
-        following = Belief(h, (prior.mean + prior.sd * eps).astype(dtype))
-        return (following, gates), (following, belief.h)
-
-    _, (beliefs, before) = jax.lax.scan(step, (first, net.gru.h(first.h)), (moved, noise), unroll=UNROLLED)
-    feature = beliefs.feature.reshape(H * N, -1)
-    reward, cost = (head(part, feature).reshape(H, N).T.astype(jnp.float32) for part in (net.reward, net.cost))
-    before, moves = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
-    _, u = disagreement(params[0].members, before, moves)  # a variance of 1e-4 needs its digits
-    u = uncertainty(u, settings).reshape(H, N).T
-    return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
-
-
-def _both(layer: Dense) -> tuple[Any, Any]:
-    return layer.w, layer.b
-
-
-def for_products(net: RSSM, products: str) -> RSSM:
-    """The parts that imagine, in the type of the products."""
-    if products == "auto":
-        products = "bfloat16" if jax.default_backend() == "gpu" else "float32"
-    return jax.tree.map(lambda leaf: leaf.astype(products), net) if products != "float32" else net

@@ -1,0 +1,95 @@
+"""What would candidates lead to, in an image model's beliefs? Only the recurrence goes step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+from jax import Array
+from jaxtyping import Float
+
+from capax.models.layers import Dense, type_of
+from capax.models.rssm import RSSM, Belief, RSSMSettings, disagreement, gaussian_of, head, uncertainty
+from capax.planning.ccem import Imagined
+from capax.types import Key
+
+UNROLLED = 12
+"""Steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
+
+
+def rollout(
+    params: tuple[RSSM, Any],
+    start: Belief,
+    actions: Float[Array, "N H A"],
+    key: Key,
+    *,
+    settings: RSSMSettings,
+    recurrence: Callable[..., Any] | None = None,
+) -> Imagined:
+    """Imagine each candidate from a belief, or from one of its own; the heads see all steps at once."""
+    net, _ = params
+    N, H, _ = actions.shape
+    dtype = type_of(settings.products)
+    half = jax.tree.map(lambda leaf: leaf.astype(dtype), net)
+    noise = jr.normal(key, (H, settings.stoch), dtype)
+    begin = Belief(*(part.astype(dtype) for part in start))
+    h, s = (recurrence or way(settings))(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
+    reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
+    before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])
+    moves = actions.swapaxes(0, 1).astype(dtype)
+    rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
+    _, u = disagreement(net.members, *rows)  # a variance of 1e-4 needs its digits
+    u = uncertainty(u, settings).reshape(H, N).T
+    return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
+
+
+def heads(net: RSSM, h: Float[Array, "... H"], s: Float[Array, "... S"]) -> tuple[Any, Any]:
+    """Reward and cost of beliefs, as `head` has them; the two first layers are one product, and nothing is copied."""
+    first = [jnp.concatenate(pair, -1) for pair in zip(_both(net.reward[0]), _both(net.cost[0]), strict=True)]
+    H = h.shape[-1]
+    hidden = jax.nn.relu(h @ first[0][:H] + (s @ first[0][H:] + first[1]))
+    reward, cost = jnp.split(hidden, 2, -1)
+    return head(net.reward[1:], reward), head(net.cost[1:], cost)
+
+
+def recurrence(
+    net: RSSM, h: Any, s: Any, actions: Float[Array, "N H A"], noise: Float[Array, "H S"], *, min_sd: float, dtype: Any
+) -> tuple[Any, Any]:
+    """The h and s that each candidate comes to, each with a leading step."""
+    stoch, deter = s.shape[-1], h.shape[-1]
+    first = Belief(*(jnp.broadcast_to(part, (actions.shape[0], part.shape[-1])) for part in (h, s)))
+    moved = actions.swapaxes(0, 1).astype(dtype) @ net.embed.w[stoch:] + net.embed.b  # [H N D]
+
+    # what a new h is multiplied with, next step's gates and the prior, is one product
+    after = Dense(*(jnp.concatenate(pair, -1) for pair in zip(_both(net.gru.h), _both(net.prior[0]), strict=True)))
+
+    def step(carry: tuple[Belief, Any], at: Any) -> tuple[tuple[Belief, Any], Belief]:
+        (belief, gates), (moved, eps) = carry, at
+        x = jax.nn.relu(belief.s @ net.embed.w[:stoch] + moved)
+        h = net.gru.mixed(net.gru.x(x), gates, belief.h)
+        gates, hidden = jnp.split(after(h), [3 * deter], -1)
+        prior = gaussian_of(net.prior, hidden, min_sd)
+        following = Belief(h, (prior.mean + prior.sd * eps).astype(dtype))
+        return (following, gates), following
+
+    _, beliefs = jax.lax.scan(step, (first, net.gru.h(first.h)), (moved, noise), unroll=UNROLLED)
+    return beliefs.h, beliefs.s
+
+
+def way(settings: RSSMSettings) -> Callable[..., Any]:
+    """How the recurrence is done here: as above, or with a kernel for each step."""
+    if jax.default_backend() != "gpu" or type_of(settings.products) != "bfloat16":
+        return recurrence
+    from capax.planning import fused_latent  # Pallas is slow to import
+
+    known = jax.devices()[0].compute_capability in fused_latent.MEASURED
+    return (
+        fused_latent.recurrence if known and not fused_latent.refused(settings.deter, settings.hidden) else recurrence
+    )
+
+
+def _both(layer: Dense) -> tuple[Any, Any]:
+    return layer.w, layer.b
