@@ -2,7 +2,7 @@
 
 python benchmarks/fused_latent.py
 
-A row for each way: the plan from the image to the action on the host, one rollout alone, and how far the rollout's rewards, logits
+A row for each way: the plan from the image to the action on the host, one rollout alone, and how far its rewards, logits
 and uncertainties are from float32's, in the mean and in deviations of these.
 """
 
