@@ -35,9 +35,9 @@ class Train:
 
     task: tyro.conf.Positional[str]
     """A Gymnasium id (`capax tasks` lists ours), or module:Id for one that a module of yours registers."""
-    method: Literal["cap", "ccem", "cem", "random", "calibrated"] = "cap"
-    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions; calibrated: a
-    margin in standard errors, for finite worlds."""
+    method: Literal["cap", "ccem", "cem", "random", "ppo", "ppo-lag", "focops", "calibrated"] = "cap"
+    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions; ppo, ppo-lag,
+    focops: without a model; calibrated: a margin in standard errors, for finite worlds."""
     kappa: str | None = None
     """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (pi in a finite world)."""
     violation_rate: float | None = None

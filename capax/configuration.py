@@ -14,13 +14,13 @@ import jax
 import numpy as np
 
 from capax import __version__
-from capax.checks import number, shown, whole
+from capax.checks import number, shown, whole, word
 from capax.conformal import as_rate
 from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.paper.gridworld import LIMIT, RESTARTS
-from capax.parts import FINITE_METHODS, FINITE_RULES, METHODS, RULES, checked_kappa, settings_of
-from capax.presets import IMAGE_PRESETS, PRESETS, settings_for
+from capax.parts import FINITE_METHODS, FINITE_RULES, GRADIENT, METHODS, PLANNED, RULES, checked_kappa, settings_of
+from capax.presets import GRADIENT_PRESETS, IMAGE_PRESETS, PRESETS, settings_for
 from capax.runs import folder
 from capax.runs.run import Run
 from capax.tabular.gridworld import World
@@ -63,6 +63,8 @@ def configure(
         raise InputError(
             f"kappa is {shown(kappa)}, but --method {method} has no κ to choose: leave it away, or use cap."
         )
+    if method in GRADIENT and (initial_policy or initial_data is not None):
+        raise InputError(f"{method} learns from its own episodes alone: leave initial_data and initial_policy away.")
     chosen = checked_kappa(rules[0] if kappa is None else kappa, rules) if method == "cap" else None
     if violation_rate is None:
         violation_rate = getattr(subject, "violation_rate", None) or RATE
@@ -112,9 +114,9 @@ def of_task(
     task: Task, steps: int, method: str, cost_limit: Any, discounted: Any, preset: Any, settings: Any
 ) -> dict[str, Any]:
     """What is the continuous agents' own."""
-    chosen = settings_for(preset, settings, PRESETS if task.image is None else IMAGE_PRESETS)
+    chosen = settings_of_method(task, method, preset, settings)
     limit = checked_limit(task.cost_limit if cost_limit is None else cost_limit)
-    if limit is None and method in ("cap", "ccem"):
+    if limit is None and method in ("cap", "ccem", "ppo-lag", "focops"):
         raise InputError(
             f"{task.name} is not registered with a cost limit: give one with --cost-limit (cost_limit=), the cost "
             "that an episode may have."
@@ -128,7 +130,7 @@ def of_task(
     # an endless discounted episode is cut where what comes later weighs less than e^−10
     endless = round(10.0 / (1.0 - chosen.gamma) / task.repeat)
     length = endless if task.episode_steps is None else task.episode_steps
-    if task.image is not None and method != "random" and chosen.rssm.chunk > length:
+    if task.image is not None and method in PLANNED[:-1] and chosen.rssm.chunk > length:
         raise InputError(f"chunk is {chosen.rssm.chunk}, but an episode has {length} steps: give at most that many.")
     return {
         "task": task.name,
@@ -137,7 +139,7 @@ def of_task(
         "gamma": chosen.gamma,
         "preset": preset,
         "episode_steps": length,
-        "capacity": max(min(chosen.buffer, steps + length), chosen.start_steps),
+        "capacity": max(min(getattr(chosen, "buffer", steps), steps + length), getattr(chosen, "start_steps", 1)),
         "repeat": task.repeat,
         "obs_dim": task.obs_dim,
         "image": None if task.image is None else list(task.image),
@@ -147,6 +149,16 @@ def of_task(
         "action_dtype": str(task.env.action_space.dtype),
         "settings": asdict(chosen),
     }
+
+
+def settings_of_method(task: Task, method: str, preset: Any, changes: Any) -> Any:
+    """Sizes that a method has on this kind of task."""
+    if method not in GRADIENT:
+        return settings_for(preset, changes, PRESETS if task.image is None else IMAGE_PRESETS)
+    if task.image is not None:
+        raise InputError(f"{task.name} shows images, from which {method} does not learn yet: choose cap, ccem or cem.")
+    word("the preset", preset, tuple(PRESETS))
+    return settings_for(method, changes, GRADIENT_PRESETS)
 
 
 def of_world(world: World, task: str | None, steps: int, cost_limit: Any, episode_steps: Any) -> dict[str, Any]:

@@ -128,16 +128,18 @@ class PI(Rule):
     """First κ of the exponential search."""
     smallest: float = 1e-6
     """Below this, halving goes to 0."""
+    most: float = MOST_KAPPA
+    """κ is never above this."""
 
     def __post_init__(self) -> None:
-        settle(self, as_kappa, "alpha", "start", "smallest")
+        settle(self, as_kappa, "alpha", "start", "smallest", "most")
 
     def init(self) -> Kappa:
         return Kappa(self.start)
 
     def update(self, state: Kappa, feedback: Feedback) -> Kappa:
         feedback = feedback.checked()
-        return Kappa(bounded(state.kappa + self.alpha * feedback.error))
+        return Kappa(min(self.most, bounded(state.kappa + self.alpha * feedback.error)))
 
     def relax(self, state: Kappa) -> Kappa | None:
         """Exponential search: halve κ, at the start and whenever a plan is infeasible later."""

@@ -71,9 +71,11 @@ def run(
     Lines 2 (random start), 5 and 6 (learn and plan), 7 (collect) and 9 and 10 (adapt) of the paper's algorithm. The
     start is acted out by `starter` (by the agent's untrained state if there is none) and may be cut short; later
     episodes are played to their end, so the last one may pass `steps`. A start without end keeps nothing to learn from.
+    An agent that `wants` a number of steps learns once it has them.
     """
     _, k_run = jr.split(key)
     number, done, state, fresh = begin(agent, key) if at is None else at
+    wants = getattr(agent, "wants", 0)
     waiting = starter.init(_keys(k_run, STARTER)[0]) if starter is not None else None
     if starter is not None and done < start:
         for _ in range(number):  # a policy that counts its episodes has seen these
@@ -86,8 +88,9 @@ def run(
             actor = (agent, state) if starter is None else (starter, waiting)
             episode = collector.collect(*actor, k_collect, int(min(start, steps)) - done)
         else:
-            state, learned = agent.learn(state, fresh, k_learn)
-            fresh = ()
+            if sum(len(episode.reward) for episode in fresh) >= wants:
+                state, learned = agent.learn(state, fresh, k_learn)
+                fresh = ()
             episode = collector.collect(agent, state, k_collect)
         episode = episode._replace(random=random)
         if start < math.inf:

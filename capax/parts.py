@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 
 from capax import compiled
+from capax.agents import focops, ppo, ppo_lagrangian
+from capax.agents.onpolicy import OnPolicy, OnPolicySettings, Surrogate
 from capax.agents.pets import Pets, PetsSettings
 from capax.agents.planet import Planet, PlanetSettings
 from capax.agents.start import Random, Scripted
@@ -29,9 +31,12 @@ from capax.tabular.gridworld import World
 from capax.tabular.sampler import WorldCollector
 from capax.types import Agent, Episode, Key, Spec
 
-METHODS = ("cap", "ccem", "cem", "random")
+GRADIENT: dict[str, Surrogate] = {"ppo": ppo.surrogate, "ppo-lag": ppo_lagrangian.surrogate, "focops": focops.surrogate}
+"""What each policy-gradient method makes small."""
+PLANNED = ("cap", "ccem", "cem", "random")
+METHODS = (*PLANNED, *GRADIENT)
 RULES = ("conformal", "adam", "pi")
-FINITE_METHODS = (*METHODS, "calibrated")
+FINITE_METHODS = (*PLANNED, "calibrated")
 FINITE_RULES = ("pi",)
 
 
@@ -59,6 +64,12 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
     starter = starter or Random(action_dim)
     if method == "random":
         return Parts(Random(action_dim), starter, math.inf, spec, limit)
+    if method in GRADIENT:
+        settings = settings_of(config)
+        rule = multiplier(method, config["episode_steps"] / settings.batch)
+        return Parts(
+            OnPolicy(spec, rule, config["obs_dim"], action_dim, settings, GRADIENT[method]), starter, 0, spec, limit
+        )
     rule = (
         Fixed(0.0)
         if method in ("ccem", "cem")
@@ -78,13 +89,15 @@ def limits(config: Mapping[str, Any]) -> tuple[float, Spec]:
     """The limit that violations are counted by, and what the planner is held to (nothing, for CEM)."""
     limit = math.inf if config["cost_limit"] is None else float(config["cost_limit"])
     steps, repeat = (None, 1) if config["kind"] == "finite" else (config["episode_steps"], config["repeat"])
-    held = math.inf if config["method"] == "cem" else limit
+    held = math.inf if config["method"] in ("cem", "ppo") else limit
     return limit, Spec(held, config["gamma"], config["discounted"], steps, repeat)
 
 
 def settings_of(config: Mapping[str, Any]) -> Any:
     """The agent's settings, from their JSON."""
     saved = config["settings"]
+    if config["method"] in GRADIENT:
+        return OnPolicySettings(**saved)
     known = asdict((IMAGE_PRESETS if config["kind"] == "image" else PRESETS)["paper"])
     for part, value in known.items():
         if isinstance(value, dict) and set(value) != set(saved[part]):
@@ -96,6 +109,15 @@ def settings_of(config: Mapping[str, Any]) -> Any:
         return PlanetSettings(**{**saved, "rssm": RSSMSettings(**saved["rssm"]), "cem": CEM(**saved["cem"])})
     made = {"ensemble": EnsembleSettings(**saved["ensemble"]), "cem": CEM(**saved["cem"])}
     return PetsSettings(**{**saved, **made})
+
+
+def multiplier(method: str, share: float) -> Rule:
+    """What moves λ or ν, in every episode, which is a share of a batch."""
+    if method == "ppo":
+        return Fixed(0.0)
+    if method == "focops":
+        return PI(alpha=0.01 * min(1.0, share), start=0.0, most=2.0)
+    return Adam(rate=0.02, start=0.0)
 
 
 def make_rule(kappa: str | float, violation_rate: float, kind: str) -> Rule:

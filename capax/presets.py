@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from capax.agents.onpolicy import OnPolicySettings
 from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
 from capax.checks import nearest, shown, word
@@ -25,6 +26,13 @@ PRESETS = {
 }
 """`paper`: the hyper-parameter table and the published code. `fast`: the same algorithm with about a hundredth of the
 model evaluations per plan."""
+
+GRADIENT_PRESETS = {
+    "ppo": OnPolicySettings(),
+    "ppo-lag": OnPolicySettings(),
+    "focops": OnPolicySettings(decay=1e-3, farthest=0.02),
+}
+"""Of the policy-gradient methods, which have one each, whatever the preset: they run on two CPU cores as they are."""
 
 IMAGE_PRESETS = {
     "paper": PlanetSettings(),
@@ -62,7 +70,7 @@ def settings_for(preset: str, changes: Mapping[str, Any] | None = None, presets:
         changed[homes[name]][name] = value
     new = {part: replace(value, **changed[part]) for part, value in parts.items()}
     settings = replace(settings, **new, **changed[""])
-    if changed["cem"].get("keep") and int(settings.cem.keep * settings.cem.elites) == 0:
+    if changed.get("cem", {}).get("keep") and int(settings.cem.keep * settings.cem.elites) == 0:
         keep, elites = settings.cem.keep, settings.cem.elites
         raise InputError(f"keep is {keep} of {elites} elites, which is none: give 0, or at least {1.0 / elites:g}.")
     return settings

@@ -78,6 +78,7 @@ def logged() -> dict[str, Any]:
 
 
 BOX = dict(env=walk(), steps=60, cost_limit=12.0, episode_steps=10, settings=SMALL, preset="fast")
+GRADIENT = dict(batch=20, minibatch=8, epochs=2, hidden=8)
 FINITE = dict(env="capax/Gridworld-v0", steps=400, episode_steps=50)
 IMAGE = dict(env="capax/Dot-v0", steps=48, episode_steps=8, preset="fast", violation_rate=0.2)
 IMAGE["settings"] = dict(
@@ -100,6 +101,9 @@ AGENTS: dict[str, dict[str, Any]] = {
     "logged data, policy": BOX | dict(initial_data=logged(), initial_policy=policy),
     "own cost": BOX | dict(cost=lambda obs, action, next_obs, info: float(next_obs[0] ** 2)),
     "rare fits": BOX | dict(settings=SMALL | dict(fit_every=10), env=walk(ends=True)),
+    "ppo": BOX | dict(method="ppo", settings=GRADIENT),
+    "ppo-lag, endings": BOX | dict(method="ppo-lag", settings=GRADIENT, env=walk(ends=True)),
+    "focops, discounted": BOX | dict(method="focops", settings=GRADIENT, discounted=True),
     "image conformal": IMAGE,
     "image adam": IMAGE | dict(kappa="adam"),
     "image, a small buffer": IMAGE | dict(settings=IMAGE["settings"] | dict(buffer=20)),

@@ -19,6 +19,7 @@ from numpy import ndarray as Array
 
 from capax.agents.adapting import Trouble
 from capax.agents.calibrated import CalibratedState
+from capax.agents.onpolicy import Moments, OnPolicyState
 from capax.agents.pets import PetsState
 from capax.agents.planet import PlanetState
 from capax.agents.tabular import TabularState
@@ -27,6 +28,7 @@ from capax.conformal import ConformalState
 from capax.errors import Damaged
 from capax.frames import Frames
 from capax.kappa import AdamState, Kappa
+from capax.models.actor import Actor
 from capax.models.ensemble import Ensemble, Scaling
 from capax.models.layers import GRU, Conv, Dense, Members
 from capax.models.rssm import RSSM
@@ -38,6 +40,7 @@ from capax.types import Episode
 CLASSES: dict[str, Any] = {
     cls.__name__: cls
     for cls in (
+        Actor,
         AdamState,
         CalibratedState,
         ConformalState,
@@ -49,6 +52,8 @@ CLASSES: dict[str, Any] = {
         GRU,
         Kappa,
         Members,
+        Moments,
+        OnPolicyState,
         PetsState,
         RSSM,
         PlanetState,

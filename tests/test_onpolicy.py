@@ -1,0 +1,225 @@
+"""Are PPO, PPO-Lagrangian and FOCOPS what their papers say, and do they learn?"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import jax.random as jr
+import numpy as np
+import pytest
+from gymnasium import spaces
+from scipy.stats import norm
+
+import capax
+from capax.agents import focops, ppo, ppo_lagrangian
+from capax.agents.advantage import advantages
+from capax.agents.onpolicy import Moments, OnPolicy, OnPolicySettings, Sample, improve, optimiser, padded_to
+from capax.errors import InputError
+from capax.kappa import Feedback, Fixed
+from capax.models import actor
+from capax.models.actor import Normal
+from capax.parts import multiplier
+from capax.types import Episode, Spec
+
+SETTINGS = OnPolicySettings()
+
+
+# Advantages.
+
+
+def by_a_loop(signal: Any, value: Any, following: Any, terminated: Any, gamma: float, lam: float) -> list[float]:
+    found, last = [], 0.0
+    for t in reversed(range(len(signal))):
+        after = 0.0 if terminated[t] else following[t]
+        last = signal[t] + gamma * after - value[t] + gamma * lam * last
+        found.append(last)
+    return found[::-1]
+
+
+@pytest.mark.parametrize("terminates", [False, True])
+def test_advantages_are_those_of_a_loop(terminates):
+    rng = np.random.default_rng(0)
+    signal, value, following = rng.normal(size=(3, 17))
+    terminated = np.zeros(17)
+    terminated[-1] = terminates
+    given = signal, value, following, terminated, 0.9, 0.8
+    np.testing.assert_allclose(advantages(*given), by_a_loop(*given), atol=1e-12)
+
+
+def test_advantages_by_hand():
+    # δ = (1 + .5·3 − 2, 4 + .5·6 − 3) = (.5, 4), cut off; terminated, the last is 4 − 3 = 1
+    given = np.array([1.0, 4.0]), np.array([2.0, 3.0]), np.array([3.0, 6.0])
+    np.testing.assert_allclose(advantages(*given, np.zeros(2), 0.5, 0.5), [0.5 + 0.25 * 4.0, 4.0])
+    np.testing.assert_allclose(advantages(*given, np.array([0.0, 1.0]), 0.5, 0.5), [0.5 + 0.25 * 1.0, 1.0])
+
+
+# Surrogates.
+
+
+def sample(**changes: Any) -> Sample:
+    given = dict(ratio=1.5, kl=0.01, advantage=2.0, cost_advantage=1.0, multiplier=3.0) | changes
+    return Sample(*(jnp.asarray(given[name]) for name in Sample._fields))
+
+
+@pytest.mark.parametrize(("ratio", "advantage", "loss"), [
+    (1.5, 2.0, -2.4), (1.1, 2.0, -2.2), (1.5, -2.0, 3.0), (0.5, -2.0, 1.6), (0.5, 2.0, -1.0),
+])  # fmt: skip
+def test_ppo_clips_what_would_gain_more(ratio, advantage, loss):
+    got = ppo.surrogate(sample(ratio=ratio, advantage=advantage), SETTINGS)
+    assert float(got) == pytest.approx(loss)
+
+
+def test_the_lagrangian_subtracts_the_cost():
+    # (2 − 3·1)/(1 + 3) = −.25, at a ratio of 1.5: −min(−.375, −.3) = .375
+    assert float(ppo_lagrangian.surrogate(sample(), SETTINGS)) == pytest.approx(0.375)
+    alone = ppo_lagrangian.surrogate(sample(multiplier=0.0), SETTINGS)
+    assert float(alone) == float(ppo.surrogate(sample(), SETTINGS))
+
+
+def test_focops_by_hand():
+    # .01 − 1.5·(2 − 3·1)/1.5 = 1.01; beyond the divergence it trusts, nothing
+    assert float(focops.surrogate(sample(), SETTINGS)) == pytest.approx(1.01)
+    assert float(focops.surrogate(sample(kl=0.03), SETTINGS)) == 0.0
+    slope = jax.grad(lambda kl: focops.surrogate(sample(kl=kl), SETTINGS))(0.01)
+    assert float(slope) == 1.0
+
+
+# Multipliers.
+
+
+@pytest.mark.parametrize("method", ["ppo-lag", "focops"])
+def test_a_multiplier_rises_under_violation_and_falls_otherwise(method):
+    rule = multiplier(method, 0.5)
+    state = rule.init()
+    assert state.kappa == 0.0 and rule.update(state, Feedback(0.0, 10.0)).kappa == 0.0
+    seen = [state.kappa]
+    for paid in [20.0] * 30 + [0.0] * 300:
+        state = rule.update(state, Feedback(paid, 10.0))
+        seen.append(state.kappa)
+    assert all(a < b for a, b in pairwise(seen[:21])) and min(seen) == 0.0 and seen[-1] == 0.0
+    assert max(seen) <= (2.0 if method == "focops" else 1e30)
+
+
+def test_focops_keeps_its_multiplier_at_two_at_most():
+    rule = multiplier("focops", 0.5)
+    state = rule.init()
+    for _ in range(100):
+        state = rule.update(state, Feedback(1e6, 10.0))
+    assert state.kappa == 2.0
+
+
+# Networks.
+
+
+def test_a_normal_policy():
+    rng = np.random.default_rng(0)
+    mean, other, action = rng.normal(size=(3, 4, 2)).astype(np.float32)
+    log_sd, other_sd = jnp.array([0.3, -0.2]), jnp.array([-0.1, 0.4])
+    one, two = Normal(mean, log_sd), Normal(other, other_sd)
+    wanted = norm.logpdf(action, mean, np.exp(log_sd)).sum(-1)
+    np.testing.assert_allclose(one.log_prob(action), wanted, rtol=1e-5)
+    drawn = mean + np.exp(log_sd) * rng.normal(size=(200_000, 4, 2))
+    estimate = (one.log_prob(drawn) - two.log_prob(drawn)).mean(0)
+    np.testing.assert_allclose(one.kl(two), estimate, rtol=0.02)
+    assert float(jnp.abs(one.kl(one)).max()) < 1e-6
+
+
+def test_a_policy_begins_near_zero():
+    net = actor.init(jr.key(0), 5, 3, 16)
+    x = jr.normal(jr.key(1), (100, 5))
+    assert float(jnp.abs(actor.policy(net, x).mean).max()) < 0.1
+    assert float(jnp.abs(actor.values(net, x)[0]).mean()) > 0.1
+    last = net.value[1].w
+    np.testing.assert_allclose(last.T @ last, 2.0 * np.eye(16), atol=1e-4)
+
+
+def test_moments_are_those_of_all_that_was_seen():
+    rng = np.random.default_rng(0)
+    parts = [rng.normal(3.0, 2.0, size=(n, 2)) for n in (1, 7, 50)]
+    moments = Moments(0.0, np.zeros(2), np.zeros(2))
+    np.testing.assert_array_equal(moments.normal(parts[0]), parts[0].astype(np.float32))
+    for part in parts:
+        moments = moments.seen(part)
+    whole = np.concatenate(parts)
+    np.testing.assert_allclose(moments.normal(whole), (whole - whole.mean(0)) / whole.std(0), rtol=1e-5, atol=1e-6)
+    assert float(moments.normal(np.array([1e9, 0.0]))[0]) == 10.0
+
+
+# Improving.
+
+
+def test_padding_changes_nothing():
+    assert [padded_to(n) for n in (1, 2, 3, 2048, 2049)] == [1, 2, 4, 2048, 4096]
+
+
+def test_an_epoch_that_goes_too_far_is_the_last():
+    agent = OnPolicy(
+        Spec(1.0, 0.99, False, 32), Fixed(0.0), 2, 1, OnPolicySettings(learning_rate=0.1, farthest=1e-3, minibatch=8),
+        focops.surrogate,
+    )  # fmt: skip
+    state = agent.init(jr.key(0))
+    rng = np.random.default_rng(0)
+    obs, following = rng.normal(size=(2, 32, 2))
+    flat = np.zeros(32)
+    action, reward = rng.normal(size=(32, 1)), rng.normal(size=32)
+    episode = Episode(obs, action, reward, flat, following, 0.0, 0.0, {}, terminated=flat)
+    _, told = agent.learn(state, (episode,), jr.key(1))
+    assert told["gradient_steps"] == 4  # of 40: an epoch
+    batch = agent.batch(state, (episode,))
+    order = np.arange(32, dtype=np.int32).reshape(4, 8)
+    given = state.model, optimiser(agent.settings).init(state.model), batch, order, np.int32(4), np.int32(4)
+    _, _, told = improve(*given, np.float32(0.0), settings=SETTINGS, surrogate=ppo.surrogate)
+    assert int(told["gradient_steps"]) == 4 and float(told["kl"]) > 0.0
+
+
+class Copy(gym.Env[Any, Any]):
+    """Say what you see."""
+
+    def __init__(self) -> None:
+        self.observation_space = self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.x, self.t = self.np_random.uniform(-1.0, 1.0, 1), 0
+        return self.x, {}
+
+    def step(self, action: Any) -> Any:
+        reward, self.t = 1.0 - float(np.square(action - self.x).sum()), self.t + 1
+        self.x = self.np_random.uniform(-1.0, 1.0, 1)
+        return self.x, reward, False, self.t == 100, {"cost": 0.0}
+
+
+def test_ppo_learns_to_say_what_it_sees(tmp_path):
+    settings = dict(batch=400, learning_rate=3e-3, gamma=0.5)
+    run = capax.train(
+        Copy, method="ppo", steps=16_000, cost_limit=1.0, episode_steps=100, out=tmp_path, settings=settings
+    )
+    rows = run.episodes
+    first, last = (np.mean([row["return"] for row in part]) for part in (rows[:4], rows[-4:]))
+    assert first < 70.0 and last > 92.0  # of 100; always 0 earns 66.7
+    assert rows[0]["phase"] == "plan" and {"multiplier", "kl"} <= set(rows[4]) and rows[-1]["multiplier"] == 0.0
+
+
+@pytest.mark.parametrize(("method", "under"), [("ppo", False), ("ppo-lag", True)])
+def test_the_limit_of_the_integrator(method, under, tmp_path):
+    settings = dict(batch=500, learning_rate=1e-2)
+    run = capax.train("capax/Integrator-v0", method=method, steps=15_000, out=tmp_path, settings=settings)
+    cost, earned = (np.mean([row[name] for row in run.episodes[-50:]]) for name in ("cost", "return"))
+    assert (cost <= 25.0) == under and earned > (0.0 if under else 100.0)
+
+
+def test_what_they_do_not_take(tmp_path):
+    with pytest.raises(InputError, match=r"shows images, from which ppo does not learn yet: choose cap, ccem or cem"):
+        capax.train("capax/Dot-v0", method="ppo", steps=100, out=tmp_path)
+    with pytest.raises(InputError, match=r"^ppo learns from its own episodes alone: leave initial_data"):
+        capax.train("capax/Integrator-v0", method="ppo", steps=100, out=tmp_path, initial_policy=lambda obs: [0.0])
+    with pytest.raises(InputError, match=r"not registered with a cost limit"):
+        capax.train(Copy, method="focops", steps=100, out=tmp_path)
+    with pytest.raises(InputError, match=r"there is no setting 'population'"):
+        capax.train(Copy, method="ppo", steps=100, out=tmp_path, settings=dict(population=3))
+    with pytest.raises(InputError, match=r"the method is 'ppo': choose cap, ccem, cem, random, calibrated"):
+        capax.train("capax/Gridworld-v0", method="ppo", steps=100, out=tmp_path)
