@@ -17,6 +17,8 @@ from capax.checks import LARGEST, is_number, nearest, numbers, one_line, said, s
 from capax.envs.spaces import action_bounds, image_shape, observation_size
 from capax.errors import EnvironmentFailed, InputError
 
+READABLE = float(np.finfo(np.float32).max)
+"""The largest number that the networks can read."""
 NO_SEED = re.compile(r"unexpected keyword argument 'seed'|takes no keyword arguments")
 """What Python says of a reset without `seed`, as old Gym had it."""
 Cost = Callable[[Array, Array, Array, Mapping[str, Any]], Any]
@@ -201,6 +203,8 @@ class Task:
         return obs
 
     def _number(self, value: Any, what: str) -> float:
+        if isinstance(value, float | bool) and abs(value) <= READABLE:  # nearly always so, and NaN is not
+            return float(value)
         number = self._array(value, what)
         if number.size != 1:
             raise EnvironmentFailed(f"The {what} of {self.name} is {number.size} numbers{self._when()}: return one.")
@@ -218,11 +222,11 @@ class Task:
             raise EnvironmentFailed(
                 f"The {what} of {self.name} is {shown(value)}{self._when()}, which is no number: return numbers."
             ) from error
+        if np.abs(array).max(initial=0.0) <= READABLE:  # NaN is not
+            return array
         if not np.isfinite(array).all():
             raise EnvironmentFailed(f"The {what} of {self.name} is not finite{self._when()}: return finite numbers.")
-        if np.abs(array).max(initial=0.0) > np.finfo(np.float32).max:
-            raise EnvironmentFailed(f"The {what} of {self.name} is too large for float32{self._when()}: rescale it.")
-        return array
+        raise EnvironmentFailed(f"The {what} of {self.name} is too large for float32{self._when()}: rescale it.")
 
     def _when(self) -> str:
         return f" in step {self._steps} of the episode" if self._steps else " after the reset"
