@@ -17,7 +17,7 @@ from scipy.stats import norm
 import capax
 from capax.agents import focops, ppo, ppo_lagrangian
 from capax.agents.advantage import advantages
-from capax.agents.onpolicy import Moments, OnPolicy, OnPolicySettings, Sample, improve, optimiser, padded_to
+from capax.agents.onpolicy import Acting, Moments, OnPolicy, OnPolicySettings, Sample, improve, optimiser, padded_to
 from capax.errors import InputError
 from capax.kappa import Feedback, Fixed
 from capax.models import actor
@@ -135,6 +135,30 @@ def test_a_policy_begins_near_zero():
     assert float(jnp.abs(actor.values(net, x)[0]).mean()) > 0.1
     last = net.value[1].w
     np.testing.assert_allclose(last.T @ last, 2.0 * np.eye(16), atol=1e-4)
+
+
+def test_acting_on_the_host_is_the_policy():
+    net = actor.init(jr.key(0), 5, 3, 16)
+    net = jax.tree.map(lambda leaf: leaf + 0.3, net)
+    x = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
+    at = actor.policy(net, x)
+    got = Acting.of(net)(x, np.random.default_rng(2))
+    noise = np.random.default_rng(2).standard_normal((7, 3), np.float32)
+    np.testing.assert_allclose(got, at.mean + jnp.exp(at.log_sd) * noise, rtol=1e-4, atol=1e-5)
+
+
+def test_an_episodes_actions_follow_from_its_first_key():
+    agent = OnPolicy(Spec(1.0, 0.99), Fixed(0.0), 2, 1, SETTINGS, ppo.surrogate)
+    state, obs = agent.init(jr.key(0)), np.ones(2)
+
+    def played(first: int) -> list[float]:
+        carry, actions = agent.begin(state), []
+        for step in range(3):
+            action, carry, _ = agent.act(state, carry, obs, jr.key(first + step))
+            actions.append(float(action[0]))
+        return actions
+
+    assert played(3) == played(3) and len(set(played(3))) == 3 and not set(played(3)) & set(played(4))
 
 
 def test_moments_are_those_of_all_that_was_seen():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -22,10 +22,11 @@ from jaxtyping import Float, Int
 
 from capax.agents.adapting import all_finite
 from capax.agents.advantage import advantages
+from capax.agents.ready import Ready
 from capax.checks import above_0, between, settle, whole
 from capax.errors import TrainingFailed
 from capax.kappa import Feedback, Rule
-from capax.lanes import once, shared
+from capax.lanes import shared
 from capax.models import actor
 from capax.models.actor import Actor, Normal
 from capax.types import Episode, Key, Metrics, Spec
@@ -140,15 +141,24 @@ class Batch(NamedTuple):
     cost_target: Any
 
 
-@once
-def acting(obs_dim: int) -> Any:
-    """An action for a normalised observation."""
+class Acting(NamedTuple):
+    """A policy on the host, where an action takes a tenth of what a compiled call does."""
 
-    def act(net: Actor, x: Any, key: Key) -> Any:
-        at = actor.policy(net, x)
-        return at.mean + jnp.exp(at.log_sd) * jr.normal(key, at.mean.shape)
+    layers: tuple[tuple[Any, Any], ...]
+    sd: Any
 
-    return shared(jax.jit(act))
+    @classmethod
+    def of(cls, net: Actor) -> Acting:
+        layers = tuple((np.asarray(layer.w), np.asarray(layer.b)) for layer in net.policy)
+        return cls(layers, np.exp(np.asarray(net.log_sd)))
+
+    def __call__(self, x: Any, rng: np.random.Generator) -> Any:
+        """Drawn at normalised observations."""
+        *hidden, (w, b) = self.layers
+        for w_hidden, b_hidden in hidden:
+            x = np.tanh(x @ w_hidden + b_hidden)
+        mean = x @ w + b
+        return mean + self.sd * rng.standard_normal(mean.shape, np.float32)
 
 
 @shared
@@ -220,6 +230,10 @@ class OnPolicy:
     settings: OnPolicySettings
     surrogate: Surrogate
 
+    @cached_property
+    def _acting(self) -> Ready:
+        return Ready(Acting.of)
+
     @property
     def wants(self) -> int:
         """Steps that it waits for before it learns."""
@@ -237,9 +251,13 @@ class OnPolicy:
     def begin(self, state: OnPolicyState) -> None:
         return None
 
-    def act(self, state: OnPolicyState, carry: None, obs: Any, key: Key) -> tuple[Any, None, Metrics]:
-        """Drawn from the policy; the environment cuts what is beyond its range."""
-        return np.asarray(acting(self.obs_dim)(state.model, state.moments.normal(obs), key)), carry, {}
+    def act(self, state: OnPolicyState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        """Drawn from the policy; the environment cuts what is beyond its range.
+
+        An episode has a generator of its own, which its first key decides.
+        """
+        rng = np.random.default_rng(np.asarray(jr.key_data(key))) if carry is None else carry
+        return self._acting(state.model)(state.moments.normal(obs), rng), rng, {}
 
     def learn(self, state: OnPolicyState, episodes: Sequence[Episode], key: Key) -> tuple[OnPolicyState, Metrics]:
         """Improve the policy with what it did."""

@@ -16,6 +16,7 @@ import numpy as np
 import optax
 
 from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
+from capax.agents.ready import Ready
 from capax.agents.start import uniform
 from capax.buffer import Buffer
 from capax.checks import above_0, room, settle, whole
@@ -90,21 +91,6 @@ def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> tuple[Any
     return ready, shared(jax.jit(act))
 
 
-class Ready:
-    """Parameters as plans take them, made once per fit and not once per plan."""
-
-    def __init__(self, make: Any) -> None:
-        self._make, self._known = make, []  # type: ignore[var-annotated]
-
-    def __call__(self, params: tuple[Ensemble, Scaling]) -> Any:
-        for known, made in self._known:
-            if all(one is other for one, other in zip(known, params, strict=True)):
-                return made
-        made = self._make(params)
-        self._known = [*self._known[-1:], (params, made)]  # of the present fit and of the one before
-        return made
-
-
 @dataclass(frozen=True)
 class Pets:
     """CAP with an ensemble (Algorithm 1 with Eq. 7 and 8)."""
@@ -123,7 +109,8 @@ class Pets:
 
     @cached_property
     def _ready(self) -> Ready:
-        return Ready(planning(self.settings, self.obs_dim, self.action_dim)[0])
+        make = planning(self.settings, self.obs_dim, self.action_dim)[0]
+        return Ready(lambda *params: make(params))
 
     @cached_property
     def _transitions(self) -> Transitions:
@@ -154,7 +141,7 @@ class Pets:
         _, acting = planning(self.settings, self.obs_dim, self.action_dim)
 
         def planned(params: Any) -> Any:
-            return lambda: acting(key, self._ready(params), start, carry, np.float32(state.rule.kappa), per_step)
+            return lambda: acting(key, self._ready(*params), start, carry, np.float32(state.rule.kappa), per_step)
 
         good = None if state.good is None else planned(state.good)
         plans = planned((state.model, state.scaling)), good
