@@ -203,3 +203,49 @@ class Adam(Rule):
 
     def report(self, state: AdamState) -> Metrics:
         return {"adam_m": state.m, "adam_v": state.v}
+
+
+class DampedState(NamedTuple):
+    """A multiplier, what it is made of, and the smoothed error."""
+
+    kappa: float = 0.0
+    integral: float = 0.0
+    error: float = 0.0
+
+
+@dataclass(frozen=True)
+class Damped(Rule):
+    """λ = max(0, I + β e),  I ← max(0, I + α e), where e is the smoothed error in units of the limit (Stooke et al. 2020).
+
+    A policy that follows its gradient goes on changing as long as λ is wrong: I alone would swing about the limit, and β
+    damps that.
+    """
+
+    alpha: float = 0.02
+    """What an error of a whole limit adds to I in an episode."""
+    beta: float = 1.0
+    """What an error of a whole limit adds to λ at once."""
+    smoothing: float = 0.8
+    """Share of the error that an episode leaves."""
+    most: float = MOST_KAPPA
+    """λ is never above this."""
+
+    def __post_init__(self) -> None:
+        settle(self, as_kappa, "alpha", "beta", "most")
+        settle(self, partial(number, wanted="a number >= 0 and below 1", fits=lambda x: 0.0 <= x < 1.0), "smoothing")
+
+    def init(self) -> DampedState:
+        return DampedState()
+
+    def update(self, state: DampedState, feedback: Feedback) -> DampedState:
+        feedback = feedback.checked()
+        relative = feedback.error / feedback.limit if 0.0 < feedback.limit < math.inf else feedback.error
+        error = self.smoothing * state.error + (1.0 - self.smoothing) * max(-FAR, min(FAR, relative))
+        integral = min(self.most, bounded(state.integral + self.alpha * error))
+        return DampedState(min(self.most, bounded(integral + self.beta * error)), integral, error)
+
+    def relax(self, state: DampedState) -> DampedState | None:
+        return None
+
+    def report(self, state: DampedState) -> Metrics:
+        return {"integral": state.integral}

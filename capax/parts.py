@@ -21,7 +21,7 @@ from capax.conformal import Conformal
 from capax.envs.adapt import Cost, Task, called, make
 from capax.envs.gridworld import Gridworld
 from capax.errors import InputError
-from capax.kappa import PI, Adam, Fixed, Rule
+from capax.kappa import PI, Adam, Damped, Fixed, Rule
 from capax.models.ensemble import EnsembleSettings
 from capax.models.rssm import RSSMSettings
 from capax.paper import gridworld as paper
@@ -117,7 +117,7 @@ def multiplier(method: str, share: float) -> Rule:
         return Fixed(0.0)
     if method == "focops":
         return PI(alpha=0.01 * min(1.0, share), start=0.0, most=2.0)
-    return Adam(rate=0.02, start=0.0)
+    return Damped()
 
 
 def make_rule(kappa: str | float, violation_rate: float, kind: str) -> Rule:

@@ -19,7 +19,7 @@ from capax.agents import focops, ppo, ppo_lagrangian
 from capax.agents.advantage import advantages
 from capax.agents.onpolicy import Acting, Moments, OnPolicy, OnPolicySettings, Sample, improve, optimiser, padded_to
 from capax.errors import InputError
-from capax.kappa import Feedback, Fixed
+from capax.kappa import Damped, Feedback, Fixed
 from capax.models import actor
 from capax.models.actor import Normal
 from capax.parts import multiplier
@@ -102,6 +102,19 @@ def test_a_multiplier_rises_under_violation_and_falls_otherwise(method):
         seen.append(state.kappa)
     assert all(a < b for a, b in pairwise(seen[:21])) and min(seen) == 0.0 and seen[-1] == 0.0
     assert max(seen) <= (2.0 if method == "focops" else 1e30)
+
+
+def test_damping_ends_swings():
+    # a policy whose cost moves as long as λ is not 1, as one that follows its gradient does
+    def swing(rule: Damped) -> float:
+        state, cost, seen = rule.init(), 50.0, []
+        for _ in range(600):
+            state = rule.update(state, Feedback(cost, 100.0))
+            cost = max(0.0, cost + 4.0 * (1.0 - state.kappa))
+            seen.append(cost)
+        return max(seen[-150:]) - min(seen[-150:])
+
+    assert swing(Damped()) < 5.0 and swing(Damped(beta=0.0)) > 50.0
 
 
 def test_focops_keeps_its_multiplier_at_two_at_most():

@@ -27,7 +27,7 @@ from capax.buffer import Buffer
 from capax.conformal import ConformalState
 from capax.errors import Damaged
 from capax.frames import Frames
-from capax.kappa import AdamState, Kappa
+from capax.kappa import AdamState, DampedState, Kappa
 from capax.models.actor import Actor
 from capax.models.ensemble import Ensemble, Scaling
 from capax.models.layers import GRU, Conv, Dense, Members
@@ -45,6 +45,7 @@ CLASSES: dict[str, Any] = {
         CalibratedState,
         ConformalState,
         CountModel,
+        DampedState,
         Conv,
         Dense,
         Ensemble,
