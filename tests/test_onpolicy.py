@@ -243,10 +243,10 @@ def test_ppo_learns_to_say_what_it_sees(tmp_path):
 
 @pytest.mark.parametrize(("method", "under"), [("ppo", False), ("ppo-lag", True)])
 def test_the_limit_of_the_integrator(method, under, tmp_path):
-    settings = dict(batch=500, learning_rate=1e-2)
-    run = capax.train("capax/Integrator-v0", method=method, steps=15_000, out=tmp_path, settings=settings)
+    settings = dict(batch=500, learning_rate=5e-3)
+    run = capax.train("capax/Integrator-v0", method=method, steps=30_000, out=tmp_path, settings=settings)
     cost, earned = (np.mean([row[name] for row in run.episodes[-50:]]) for name in ("cost", "return"))
-    assert (cost <= 25.0) == under and earned > (0.0 if under else 100.0)
+    assert (cost <= 25.0) == under and earned > (30.0 if under else 100.0)  # no more than 34.66 is to be had under it
 
 
 def test_what_they_do_not_take(tmp_path):
