@@ -65,7 +65,7 @@ class Conformal(Rule):
         feedback = feedback.checked()
         violated = feedback.paid > feedback.limit
         if feedback.binary and not feedback.random:
-            share = flags.moved(state.share, feedback.paid - feedback.limit, self.rate)
+            share = flags.moved(state.share, violated, self.rate)
             return state._replace(share=share, kappa=bounded(flags.kappa_at(state.margins, share)))
         residual, unit = feedback.residual, feedback.unit
         if feedback.random or residual is None or unit is None:

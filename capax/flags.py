@@ -6,10 +6,7 @@ least sure of its steps, whole stretches of steps are asked. Logits and uncertai
 model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing would be told
 that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
 
-    p ← p · exp(η (x − ε)),   η = pace(ε),
-
-where x is 0 in an episode that keeps the limit, and otherwise by how much it does not, counted from 1 to COUNTED: a wheel
-that slips once is not a spin.
+    p ← p · exp(η (1[J_c > C] − ε)),   η = pace(ε).
 
 What this promises is in docs/guarantees.md.
 """
@@ -22,12 +19,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-PACE, FASTEST = 0.44, 2.0
-"""η is PACE/√ε, and FASTEST at most: with ε = .4, p rises by half after a single flag too many and falls by a quarter otherwise;
-with ε = .05, it rises sevenfold and falls by a tenth. Were η the same for both, p would fall a seventh as fast with the latter,
+PACE, FASTEST = 0.14, 2.0
+"""η is PACE/ε, and FASTEST at most. Whatever ε is, an episode within the limit lowers p by an eighth or so; one that violates
+raises it by a quarter with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the latter,
 and a run would be over before an early violation, by a model that knew nothing, is forgotten."""
-COUNTED = 3.0
-"""Flags above the limit that count in an episode: six or seven safe ones make up for these, at ε = .4."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 BEST = 0.99
@@ -39,13 +34,12 @@ LEVELS = np.geomspace(LEAST_SHARE, MOST_SHARE, 61)
 
 def pace(rate: float) -> float:
     """η, of log p, where ε is `rate`."""
-    return min(FASTEST, PACE / math.sqrt(rate))
+    return min(FASTEST, PACE / rate)
 
 
-def moved(share: float, excess: float, rate: float) -> float:
-    """p after an episode that paid `excess` above the limit, where ε is `rate`."""
-    x = min(COUNTED, max(1.0, excess)) if excess > 0.0 else 0.0
-    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (x - rate))))
+def moved(share: float, violated: bool, rate: float) -> float:
+    """p after an episode, where ε is `rate`."""
+    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - rate))))
 
 
 def margins(

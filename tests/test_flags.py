@@ -20,17 +20,12 @@ KNOWN = tuple((10.0 * flags.LEVELS).tolist())
 
 
 def test_the_share_by_hand():
-    # ε = .16: η = .44/.4 = 1.1
-    for kept in (0.0, -3.0):
-        assert flags.moved(0.1, kept, 0.16) == pytest.approx(0.1 * math.exp(-1.1 * 0.16), rel=1e-6)
-    for once in (1.0, 0.2, 1e-9):  # a discounted flag is less than 1, and counts as one
-        assert flags.moved(0.01, once, 0.16) == pytest.approx(0.01 * math.exp(1.1 * 0.84), rel=1e-6)
-    assert flags.moved(0.01, 2.0, 0.16) == pytest.approx(0.01 * math.exp(1.1 * 1.84), rel=1e-6)
-    for often in (3.0, 499.0, math.inf):
-        assert flags.moved(0.01, often, 0.16) == pytest.approx(0.01 * math.exp(1.1 * 2.84), rel=1e-6)
-    assert flags.moved(0.01, 1.0, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.98), rel=1e-6)  # no faster than that
-    assert flags.moved(0.7, 1.0, 0.4) == flags.MOST_SHARE
-    assert flags.moved(flags.LEAST_SHARE, 0.0, 0.4) == flags.LEAST_SHARE
+    # ε = .28: η = .14/.28 = .5
+    assert flags.moved(0.1, False, 0.28) == pytest.approx(0.1 * math.exp(-0.5 * 0.28), rel=1e-6)
+    assert flags.moved(0.01, True, 0.28) == pytest.approx(0.01 * math.exp(0.5 * 0.72), rel=1e-6)
+    assert flags.moved(0.01, True, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.98), rel=1e-6)  # no faster than that
+    assert flags.moved(0.8, True, 0.4) == flags.MOST_SHARE
+    assert flags.moved(flags.LEAST_SHARE, False, 0.4) == flags.LEAST_SHARE
 
 
 def test_margins_are_of_the_steps_that_were_safe_and_earned_most():
@@ -97,7 +92,7 @@ def test_the_conformal_rule_moves_the_share_and_takes_kappa_from_the_margins():
     state = rule.fitted(rule.init(), KNOWN)
     assert (state.share, state.kappa) == (0.1, pytest.approx(1.0, rel=1e-2))  # before anything was planned
     later = rule.update(state, Feedback(2.0, 0.0, binary=True))
-    assert later.share == flags.moved(0.1, 2.0, 0.4) and later.kappa == flags.kappa_at(KNOWN, later.share)
+    assert later.share == flags.moved(0.1, True, 0.4) and later.kappa == flags.kappa_at(KNOWN, later.share)
     doubled = rule.fitted(later, tuple(2.0 * m for m in KNOWN))
     assert doubled.share == later.share and doubled.kappa == pytest.approx(2.0 * later.kappa)
     assert rule.fitted(later, ()) == later  # a model that says nothing finite changes nothing
@@ -129,26 +124,23 @@ OPPONENTS: dict[str, Opponent] = {
 }
 
 
-def worst(
-    opponent: Opponent, move: Callable[[float, float, float], float], rate: float, size: float = 1.0, T: int = 2000
-) -> float:
-    """By how much the violations, all of that size, pass  εT + log(p_max/p_1)/η  at the worst T."""
+def worst(opponent: Opponent, move: Callable[[float, bool, float], float], rate: float, T: int = 2000) -> float:
+    """By how much the violations pass  εT + log(p_max/p_1)/η  at the worst T."""
     rng, share, total, most = np.random.default_rng(0), flags.FIRST_SHARE, 0, -math.inf
     extra = math.log(flags.MOST_SHARE / flags.FIRST_SHARE) / flags.pace(rate)
     enough = flags.MOST_SHARE * math.exp(-flags.pace(rate))  # from below it no step is cut off at the top
     for t in range(T):
         violated = share < opponent(t, share, enough, rng)
         total += violated
-        share = move(share, size * violated, rate)
+        share = move(share, violated, rate)
         most = max(most, total - rate * (t + 1) - extra)
     return most
 
 
-@pytest.mark.parametrize("size", [1.0, 2.0, 100.0])
 @pytest.mark.parametrize("rate", [0.02, 0.05, 0.4])
 @pytest.mark.parametrize("name", OPPONENTS)
-def test_the_share_of_violations_is_bounded_at_every_moment(name, rate, size):
-    assert worst(OPPONENTS[name], flags.moved, rate, size) <= EDGE
+def test_the_share_of_violations_is_bounded_at_every_moment(name, rate):
+    assert worst(OPPONENTS[name], flags.moved, rate) <= EDGE
 
 
 def test_the_bound_is_hardly_larger_than_it_has_to_be():
@@ -156,23 +148,20 @@ def test_the_bound_is_hardly_larger_than_it_has_to_be():
 
 
 @pytest.mark.parametrize("wrong", [
-    pytest.param(lambda share, excess, rate: flags.FIRST_SHARE, id="p stays"),
-    pytest.param(lambda share, excess, rate: flags.moved(share, excess, 2.0 * rate), id="twice the rate"),
-    pytest.param(lambda share, excess, rate: flags.moved(share, excess, rate) if excess else 0.01, id="p is forgotten"),
+    pytest.param(lambda share, violated, rate: flags.FIRST_SHARE, id="p stays"),
+    pytest.param(lambda share, violated, rate: flags.moved(share, violated, 2.0 * rate), id="twice the rate"),
+    pytest.param(lambda share, violated, rate: flags.moved(share, violated, rate) if violated else 0.01, id="p is forgotten"),
 ])  # fmt: skip
 def test_a_wrong_rule_breaks_the_bound(wrong):
     assert max(worst(opponent, wrong, 0.05) for opponent in OPPONENTS.values()) > 1.0
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.integers(0, 5), max_size=60), st.floats(0.01, 0.9))
+@given(st.lists(st.booleans(), max_size=60), st.floats(0.01, 0.9))
 def test_the_log_proves_what_violated_unless_the_share_met_its_end(seen, rate):
     share = flags.FIRST_SHARE
-    for number, excess in enumerate(seen, start=1):
-        share = flags.moved(share, float(excess), rate)
+    for number, violated in enumerate(seen, start=1):
+        share = flags.moved(share, violated, rate)
         if share == flags.MOST_SHARE:
             break
-        assert (
-            sum(min(3, size) for size in seen[:number])
-            <= rate * number + math.log(share / flags.FIRST_SHARE) / flags.pace(rate) + 1e-6
-        )
+        assert sum(seen[:number]) <= rate * number + math.log(share / flags.FIRST_SHARE) / flags.pace(rate) + 1e-6
