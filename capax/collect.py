@@ -60,9 +60,34 @@ class GymCollector:
         return Episode(**columns, earned=earned, paid=paid, extras=_columns(extras))
 
 
+class Notes:
+    """An episode as it is played."""
+
+    def __init__(self, spec: Spec) -> None:
+        self._spec = spec
+        self._seen: list[Metrics] = []
+        self._extras: list[Metrics] = []
+        self._frames: list[Any] = []
+
+    def __len__(self) -> int:
+        return len(self._seen)
+
+    def add(self, obs: Any, action: Any, step: Step, said: Metrics) -> None:
+        self._seen.append(_transition(obs, action, step.reward, step.cost, step.obs, step.terminated))
+        self._extras.append(said)
+        self._frames.append(step.frames)
+
+    def episode(self) -> Episode:
+        """Return and cost are those of the episode, in the task's convention."""
+        columns, spec = _columns(self._seen), self._spec
+        paid = float(spec.weights(len(self)) @ columns["cost"])
+        episode = Episode(**columns, earned=float(columns["reward"].sum()), paid=paid, extras=_columns(self._extras))
+        return episode if spec.repeat == 1 else episode._replace(frames=_ragged(self._frames, spec.repeat))
+
+
 @dataclass(frozen=True)
 class EpisodeCollector:
-    """Acts out one episode of a task; return and cost are those of the episode, in the task's convention."""
+    """Acts out one episode of a task."""
 
     task: Task
     spec: Spec
@@ -77,24 +102,16 @@ class EpisodeCollector:
         obs = self.task.reset(int(seed))
         self.on_reset(obs)
         carry, keys = agent.begin(state), Keys(k_act)
-        seen: list[Metrics] = []
-        extras: list[Metrics] = []
-        ended = False
-        frames: list[Any] = []
+        notes, ended = Notes(self.spec), False
         paid_for = getattr(agent, "paid", lambda carry, cost: carry)
-        while not ended and (most is None or len(seen) * self.spec.repeat < most):
-            action, carry, said = agent.act(state, carry, obs, keys(len(seen)))
+        while not ended and (most is None or len(notes) * self.spec.repeat < most):
+            action, carry, said = agent.act(state, carry, obs, keys(len(notes)))
             step = self.task.step(action)
-            seen.append(_transition(obs, action, step.reward, step.cost, step.obs, step.terminated))
-            extras.append(said)
-            frames.append(step.frames)
+            notes.add(obs, action, step, said)
             carry = paid_for(carry, step.cost)
             obs, ended = step.obs, step.terminated or step.truncated
             self.on_step(action, step)
-        columns = _columns(seen)
-        paid = float(self.spec.weights(len(seen)) @ columns["cost"])
-        episode = Episode(**columns, earned=float(columns["reward"].sum()), paid=paid, extras=_columns(extras))
-        return episode if self.spec.repeat == 1 else episode._replace(frames=_ragged(frames, self.spec.repeat))
+        return notes.episode()
 
 
 def _ragged(rows: list[Any], width: int) -> Array:

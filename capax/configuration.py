@@ -155,8 +155,6 @@ def settings_of_method(task: Task, method: str, preset: Any, changes: Any) -> An
     """Sizes that a method has on this kind of task."""
     if method not in GRADIENT:
         return settings_for(preset, changes, PRESETS if task.image is None else IMAGE_PRESETS)
-    if task.image is not None:
-        raise InputError(f"{task.name} shows images, from which {method} does not learn yet: choose cap, ccem or cem.")
     word("the preset", preset, tuple(PRESETS))
     return settings_for(method, changes, GRADIENT_PRESETS)
 

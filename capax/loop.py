@@ -71,11 +71,13 @@ def run(
     Lines 2 (random start), 5 and 6 (learn and plan), 7 (collect) and 9 and 10 (adapt) of the paper's algorithm. The
     start is acted out by `starter` (by the agent's untrained state if there is none) and may be cut short; later
     episodes are played to their end, so the last one may pass `steps`. A start without end keeps nothing to learn from.
-    An agent that `wants` a number of steps learns once it has them.
+    An agent that `wants` a number of steps learns once it has them, and one that plays several episodes `together` does so
+    between two such groups.
     """
     _, k_run = jr.split(key)
     number, done, state, fresh = begin(agent, key) if at is None else at
-    wants = getattr(agent, "wants", 0)
+    wants, together = getattr(agent, "wants", 0), getattr(agent, "together", 1)
+    longest = agent.spec.episode_steps * agent.spec.repeat if together > 1 else math.inf  # type: ignore[attr-defined]
     waiting = starter.init(_keys(k_run, STARTER)[0]) if starter is not None else None
     if starter is not None and done < start:
         for _ in range(number):  # a policy that counts its episodes has seen these
@@ -86,20 +88,28 @@ def run(
         learned: Metrics = {}
         if random:
             actor = (agent, state) if starter is None else (starter, waiting)
-            episode = collector.collect(*actor, k_collect, int(min(start, steps)) - done)
+            episodes = [collector.collect(*actor, k_collect, int(min(start, steps)) - done)]
         else:
-            if sum(len(episode.reward) for episode in fresh) >= wants:
+            place = number % together
+            if place == 0 and sum(len(episode.reward) for episode in fresh) >= wants:
                 state, learned = agent.learn(state, fresh, k_learn)
                 fresh = ()
-            episode = collector.collect(agent, state, k_collect)
-        episode = episode._replace(random=random)
-        if start < math.inf:
-            fresh = (*fresh, episode)
-        state, adapted = agent.adapt(state, episode)
-        done += episode.taken
-        number += 1
-        metrics = {**learned, **episode.means, **adapted}
-        yield Outcome(number - 1, episode, metrics, Progress(number, done, state, fresh))
+            if together == 1:
+                episodes = [collector.collect(agent, state, k_collect)]
+            else:
+                count = min(together - place, math.ceil((steps - done) / longest))
+                keys = [_keys(k_run, number + ahead)[1] for ahead in range(count)]
+                episodes = collector.collect_all(agent, state, keys, place)  # type: ignore[attr-defined]
+        for episode in episodes:
+            episode = episode._replace(random=random)
+            if start < math.inf:
+                fresh = (*fresh, episode)
+            state, adapted = agent.adapt(state, episode)
+            done += episode.taken
+            number += 1
+            metrics = {**learned, **episode.means, **adapted}
+            learned = {}
+            yield Outcome(number - 1, episode, metrics, Progress(number, done, state, fresh))
 
 
 @jax.jit

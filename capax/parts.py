@@ -15,6 +15,7 @@ from capax.agents import focops, ppo, ppo_lagrangian
 from capax.agents.onpolicy import OnPolicy, OnPolicySettings, Surrogate
 from capax.agents.pets import Pets, PetsSettings
 from capax.agents.planet import Planet, PlanetSettings
+from capax.agents.sight import Images, Vectors
 from capax.agents.start import Random, Scripted
 from capax.checks import is_number, shown
 from capax.conformal import Conformal
@@ -67,9 +68,8 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
     if method in GRADIENT:
         settings = settings_of(config)
         rule = multiplier(method, config["episode_steps"] / settings.batch)
-        return Parts(
-            OnPolicy(spec, rule, config["obs_dim"], action_dim, settings, GRADIENT[method]), starter, 0, spec, limit
-        )
+        sight = Vectors(config["obs_dim"]) if config["image"] is None else Images(tuple(config["image"]))
+        return Parts(OnPolicy(spec, rule, sight, action_dim, settings, GRADIENT[method]), starter, 0, spec, limit)
     rule = (
         Fixed(0.0)
         if method in ("ccem", "cem")

@@ -11,6 +11,7 @@ import jax.random as jr
 import numpy as np
 from numpy import ndarray as Array
 
+from capax.agents.onpolicy import OnPolicy
 from capax.agents.pets import Pets
 from capax.agents.planet import Planet
 from capax.agents.tabular import sample_action
@@ -115,10 +116,10 @@ def restore(run: Run) -> tuple[Agent[Any], Any]:
     """The agent of a run and the part of its state that acting needs."""
     config = loaded(run)
     agent = parts(config).agent
-    if not isinstance(agent, Pets | Planet):
+    if not isinstance(agent, Pets | Planet | OnPolicy):
         return agent, None
     state: Any = policy_state(run.folder, config, agent.like(jr.key(0)), told)
-    if state.fits == 0 if isinstance(agent, Planet) else state.scaling is None:
+    if not isinstance(agent, OnPolicy) and (state.fits == 0 if isinstance(agent, Planet) else state.scaling is None):
         raise InputError(f"{run.folder} has only random episodes: it has not learned a policy yet, so train on.")
     return agent, state
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,8 @@ class Recorder:
         row: Mapping[str, Any] | None,
         checkpoints: Checkpoints,
         live: Live,
-        repeats: Trace | None = None,
+        repeats: Iterable[Trace] = (),
+        together: int = 1,
     ) -> None:
         """`limit` is what violations are counted by; `row` is the last one that was written, by whomever."""
         self._out, self._config, self._limit, self._spec, self._start = out, config, limit, spec, start
@@ -52,15 +54,25 @@ class Recorder:
         self._before = 0.0 if row is None else float(row["time"]["seconds"])
         self._done = at.steps
         self._journal = Journal(out, repeats)
+        self._marks: deque[tuple[float, int]] = deque(maxlen=together)
+        """When as many episodes as are played together ended, and the steps until then."""
 
     def reset(self, obs: Any) -> None:
         """An episode begins."""
-        self._journal.begin(self._at.number, self._at.steps, self._phase, obs)
+        self.reset_ahead(0, obs)
 
     def step(self, action: Any, step: Step) -> None:
         """A step was taken."""
+        self.step_ahead(0, action, step)
+
+    def reset_ahead(self, ahead: int, obs: Any) -> None:
+        """The so many-th episode after the next one begins beside it."""
+        self._journal.begin(self._at.number + ahead, self._at.steps, self._phase, obs)
+
+    def step_ahead(self, ahead: int, action: Any, step: Step) -> None:
+        """A step was taken in it."""
         lanes.check()
-        self._journal.step(step.reward, step.cost, action, step.obs)
+        self._journal.step(self._at.number + ahead, step.reward, step.cost, action, step.obs)
         self._done += len(step.frames)
         self._live.step(self._done)
 
@@ -83,8 +95,8 @@ class Recorder:
 
     def record(self, outcomes: Iterable[Outcome]) -> None:
         """Keep every episode as it comes."""
-        mark = time.monotonic()
-        began = mark - self._before
+        self._marks.append((time.monotonic(), self._at.steps))
+        began = self._marks[0][0] - self._before
         events = Events(self._out)
         try:
             for outcome in outcomes:
@@ -93,16 +105,16 @@ class Recorder:
                 self._violations += violation
                 clock = {
                     "seconds": round(now - began, 3),
-                    "steps_per_second": rate(outcome.steps - self._at.steps, now - mark),
+                    "steps_per_second": rate(outcome.steps - self._marks[0][1], now - self._marks[0][0]),
                 }
                 row = make_row(outcome, self._limit, self._spec, violation, self._violations) | {"time": clock}
                 self._checkpoints.save(outcome.progress, row, self._config)
                 folder.append(self._out / EPISODES, json.dumps(row, allow_nan=False) + "\n")
-                self._journal.end()
+                self._journal.end(outcome.number)
                 events.scalars(outcome.steps, scalars(row), time.time())
                 self._tell(row)
-                mark, self._at = now, outcome.progress
-                self._done = outcome.steps
+                self._marks.append((now, outcome.steps))
+                self._at = outcome.progress
         finally:
             events.close()
 
@@ -202,10 +214,12 @@ def rate(steps: int, seconds: float) -> float:
     return round(steps / seconds, 2) if seconds > 0.0 else 0.0
 
 
-def interrupted(run: Run, limit: float, spec: Spec, reason: str) -> Trace | None:
-    """Count what a stopped episode has left, unless it is safe: then only the dropping of the journal was missed."""
-    trace = journal.left_over(run.folder)
-    if trace is None or trace.number < max(len(run.episodes), Checkpoints(run.folder).number):
+def interrupted(run: Run, limit: float, spec: Spec, reason: str) -> list[Trace]:
+    """Count what stopped episodes have left, unless they are safe: then only the dropping of the journal was missed."""
+    safe = max(len(run.episodes), Checkpoints(run.folder).number)
+    traces = [trace for trace in journal.left_over(run.folder) if trace.number >= safe]
+    if traces:
+        journal.count(run.folder, traces, limit, spec, reason)
+    else:
         (run.folder / journal.RUNNING).unlink(missing_ok=True)
-        return None
-    return journal.count(run.folder, limit, spec, reason)
+    return traces

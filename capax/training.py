@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack, closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack, overload
 
@@ -33,6 +34,7 @@ from capax.runs.run import CONFIG, EPISODES, INTERRUPTED, Run
 from capax.several import Lanes, train_lanes
 from capax.tabular.gridworld import World
 from capax.types import Episode
+from capax.vector import GroupCollector
 
 
 class Options(TypedDict, total=False):
@@ -101,7 +103,8 @@ def train(
     path = path_of(out)
     if not path.name:
         raise InputError(f"the run folder is {str(path)!r}: name a folder of its own.")
-    subject = opened(env, cost, episode_steps)
+    again = partial(opened, env, cost, episode_steps)
+    subject = again()
     try:
         config = configure(
             subject,
@@ -127,13 +130,13 @@ def train(
         with locked(path):
             if resume and (path / CONFIG).exists():
                 same_settings(run, config)
-                return go_on(run, loaded(run) | {"steps": config["steps"]}, made, subject, initial)
+                return go_on(run, loaded(run) | {"steps": config["steps"]}, made, subject, again, initial)
             prepare(run, force)
             at, checkpoints = begin(made.agent, jr.key(config["seed"]), initial), Checkpoints(path)
             with on_disk(run):
                 folder.write(path / CONFIG, folder.to_json(config))
                 checkpoints.save(at, None, config)
-            carry_out(run, config, made, subject, at, None, checkpoints)
+            carry_out(run, config, made, subject, again, at, None, checkpoints)
     finally:
         if isinstance(subject, Task):
             subject.close()
@@ -155,18 +158,19 @@ def resume(
     """
     run = run if isinstance(run, Run) else Run(path_of(run))
     config = loaded(run)
-    again = "capax.resume(run, {}) in Python goes on with it."
+    how = "capax.resume(run, {}) in Python goes on with it."
     if env is None and config["made_by"] == "function":
-        raise InputError(f"{run.folder} was trained in an environment that a function made: {again.format('env=make')}")
+        raise InputError(f"{run.folder} was trained in an environment that a function made: {how.format('env=make')}")
     if cost is None and config["own_cost"]:
-        raise InputError(f"{run.folder} was trained with a cost function: {again.format('cost=...')}")
+        raise InputError(f"{run.folder} was trained with a cost function: {how.format('cost=...')}")
     if steps is not None:
         config |= {"steps": check_count(steps, "steps")}
-    subject = opened(env or run.task, cost, config["episode_steps"])
+    again = partial(opened, env or run.task, cost, config["episode_steps"])
+    subject = again()
     try:
         made = made_of(config, subject, initial_policy)
         with locked(run.folder):
-            return go_on(run, config, made, subject)
+            return go_on(run, config, made, subject, again)
     finally:
         if isinstance(subject, Task):
             subject.close()
@@ -227,7 +231,12 @@ def prepare(run: Run, force: bool) -> None:
 
 
 def go_on(
-    run: Run, config: dict[str, Any], made: Parts, subject: Task | World, initial: list[Episode] | None = None
+    run: Run,
+    config: dict[str, Any],
+    made: Parts,
+    subject: Task | World,
+    again: Callable[[], Any],
+    initial: list[Episode] | None = None,
 ) -> Run:
     """From the newest whole checkpoint to the end; `initial` is what the run begins with, if it is at hand."""
     key, checkpoints = jr.key(config["seed"]), Checkpoints(run.folder)
@@ -262,7 +271,7 @@ def go_on(
         warnings.append(
             f"the run was begun on {config['device']}, this is {here}: rows may differ in their last digits."
         )
-    carry_out(run, config, made, subject, at, rows[-1] if rows else None, checkpoints, warnings, repeats)
+    carry_out(run, config, made, subject, again, at, rows[-1] if rows else None, checkpoints, warnings, repeats)
     return run
 
 
@@ -280,22 +289,27 @@ def carry_out(
     config: Mapping[str, Any],
     made: Parts,
     subject: Task | World,
+    again: Callable[[], Any],
     at: Progress,
     row: Mapping[str, Any] | None,
     checkpoints: Checkpoints,
     warnings: list[str] | None = None,
-    repeats: Trace | None = None,
+    repeats: Iterable[Trace] = (),
 ) -> None:
-    """Run the loop from where it stands, and keep what comes."""
+    """Run the loop from where it stands, and keep what comes; `again` makes another environment like `subject`."""
     agent, starter, start, spec, limit = made
-    with Live(
-        task=config["task"],
-        steps=config["steps"],
-        limit=limit,
-        discounted=config["discounted"],
-        done=at.steps,
-        lane=label(),
-    ) as live:
+    together = getattr(agent, "together", 1)
+    with (
+        ExitStack() as left,
+        Live(
+            task=config["task"],
+            steps=config["steps"],
+            limit=limit,
+            discounted=config["discounted"],
+            done=at.steps,
+            lane=label(),
+        ) as live,
+    ):
         for warning in warnings or []:
             live.warn(warning)
         recorder = Recorder(
@@ -309,6 +323,7 @@ def carry_out(
             checkpoints=checkpoints,
             live=live,
             repeats=repeats,
+            together=together,
         )
         reason = "stopped"
         try:
@@ -322,7 +337,11 @@ def carry_out(
                         f"{subject.name} begins differently after two resets with the same seed: its reset(seed=) does not "
                         "determine it, so neither the same seed nor a resumed run repeats anything."
                     )
-                collector = EpisodeCollector(subject, spec, recorder.reset, recorder.step)
+                if together == 1:
+                    collector = EpisodeCollector(subject, spec, recorder.reset, recorder.step)
+                else:
+                    noted = recorder.reset_ahead, recorder.step_ahead
+                    collector = left.enter_context(closing(GroupCollector(subject, again, spec, together, *noted)))
             key, steps = jr.key(config["seed"]), config["steps"]
             recorder.record(loop(agent, collector, start=start, steps=steps, key=key, starter=starter, at=at))
         except (EnvironmentFailed, TrainingFailed) as error:

@@ -17,7 +17,8 @@ from scipy.stats import norm
 import capax
 from capax.agents import focops, ppo, ppo_lagrangian
 from capax.agents.advantage import advantages
-from capax.agents.onpolicy import Acting, Moments, OnPolicy, OnPolicySettings, Sample, improve, optimiser, padded_to
+from capax.agents.onpolicy import Acting, OnPolicy, OnPolicySettings, Sample, improve, judged, optimiser, padded_to
+from capax.agents.sight import Images, Moments, Vectors
 from capax.errors import InputError
 from capax.kappa import Damped, Feedback, Fixed
 from capax.models import actor
@@ -144,8 +145,8 @@ def test_a_normal_policy():
 def test_a_policy_begins_near_zero():
     net = actor.init(jr.key(0), 5, 3, 16)
     x = jr.normal(jr.key(1), (100, 5))
-    assert float(jnp.abs(actor.policy(net, x).mean).max()) < 0.1
-    assert float(jnp.abs(actor.values(net, x)[0]).mean()) > 0.1
+    assert float(jnp.abs(actor.seen(net, x)[0].mean).max()) < 0.1
+    assert float(jnp.abs(actor.seen(net, x)[1][0]).mean()) > 0.1
     last = net.value[1].w
     np.testing.assert_allclose(last.T @ last, 2.0 * np.eye(16), atol=1e-4)
 
@@ -154,14 +155,13 @@ def test_acting_on_the_host_is_the_policy():
     net = actor.init(jr.key(0), 5, 3, 16)
     net = jax.tree.map(lambda leaf: leaf + 0.3, net)
     x = np.random.default_rng(1).normal(size=(7, 5)).astype(np.float32)
-    at = actor.policy(net, x)
-    got = Acting.of(net)(x, np.random.default_rng(2))
-    noise = np.random.default_rng(2).standard_normal((7, 3), np.float32)
-    np.testing.assert_allclose(got, at.mean + jnp.exp(at.log_sd) * noise, rtol=1e-4, atol=1e-5)
+    acting = Acting.of(net)
+    np.testing.assert_allclose(acting.mean(x), actor.seen(net, x)[0].mean, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(acting.sd, np.exp(net.log_sd))
 
 
 def test_an_episodes_actions_follow_from_its_first_key():
-    agent = OnPolicy(Spec(1.0, 0.99), Fixed(0.0), 2, 1, SETTINGS, ppo.surrogate)
+    agent = OnPolicy(Spec(1.0, 0.99), Fixed(0.0), Vectors(2), 1, SETTINGS, ppo.surrogate)
     state, obs = agent.init(jr.key(0)), np.ones(2)
 
     def played(first: int) -> list[float]:
@@ -186,6 +186,98 @@ def test_moments_are_those_of_all_that_was_seen():
     assert float(moments.normal(np.array([1e9, 0.0]))[0]) == 10.0
 
 
+# Images.
+
+PICTURE = (64, 64, 3)
+
+
+def test_the_encoder_is_the_papers():
+    net = actor.init(jr.key(0), PICTURE, 2, 16)
+    x = np.random.default_rng(0).integers(0, 256, (2, 4, *PICTURE), np.uint8)
+    assert [layer.w.shape for layer in net.encoder] == [
+        (4, 4, 12, 8), (3, 3, 8, 16), (3, 3, 16, 32), (3, 3, 32, 64), (3, 3, 64, 128),
+    ]  # fmt: skip
+    y = np.moveaxis(x, 1, 3).reshape(2, 64, 64, 12).astype(np.float32) / 255.0  # channels: the frames' in their order
+    for layer, stride in zip(net.encoder, (2, 2, 2, 2, 1), strict=True):
+        y = jax.lax.conv_general_dilated(
+            y, layer.w, (stride, stride), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+        )
+        y = jax.nn.relu(y + layer.b)
+    assert y.shape == (2, 1, 1, 128)
+    np.testing.assert_allclose(actor.features(net, x), y[:, 0, 0], rtol=1e-4, atol=1e-5)
+
+
+def filmed(length: int, shade: int) -> Episode:
+    """Images that are all of one shade, one more in each step."""
+    images = np.broadcast_to(
+        np.arange(shade, shade + length + 1, dtype=np.uint8)[:, None, None, None], (length + 1, *PICTURE)
+    )
+    flat = np.zeros(length)
+    return Episode(images[:-1], np.zeros((length, 1)), flat, flat, images[1:], 0.0, 0.0, {}, terminated=flat)
+
+
+def test_four_images_are_seen_and_never_another_episodes():
+    sight, episodes = Images(PICTURE), (filmed(5, 10), filmed(2, 50))
+    table = sight.table(sight.begin(), episodes)
+    shades = table.rows[:, 0, 0, 0].astype(int)
+    assert shades[table.here].tolist() == [
+        [10, 10, 10, 10], [10, 10, 10, 11], [10, 10, 11, 12], [10, 11, 12, 13], [11, 12, 13, 14],
+        [50, 50, 50, 50], [50, 50, 50, 51],
+    ]  # fmt: skip
+    assert shades[table.following][:, -1].tolist() == [11, 12, 13, 14, 15, 51, 52]
+    before = None
+    for at, image in enumerate(episodes[0].obs):  # and acting sees what is learned from
+        before = sight.look(sight.begin(), before, image)
+        np.testing.assert_array_equal(before, table.rows[table.here[at]])
+
+
+def test_a_batch_of_images_is_judged_piece_by_piece(monkeypatch):
+    agent = OnPolicy(Spec(1.0, 0.99, False, 5), Fixed(0.0), Images(PICTURE), 1, SETTINGS, ppo.surrogate)
+    state, episodes = agent.init(jr.key(0)), (filmed(5, 10), filmed(2, 50))
+    table = agent.sight.table(state.moments, episodes)
+    rows = np.arange(8) % 7
+    monkeypatch.setattr("capax.agents.onpolicy.PIECE", 2)
+    given = state.model, table.rows, table.here[rows], table.following[rows]
+    mean, (value, _), (after, _) = judged.__wrapped__(*given)
+    policy, (wanted, _) = actor.seen(state.model, table.rows[table.here])
+    np.testing.assert_allclose(mean[:7], policy.mean, atol=1e-5)
+    np.testing.assert_allclose(value[:7], wanted, atol=1e-5)
+    np.testing.assert_allclose(after[:4], wanted[1:5], atol=1e-5)
+
+
+class Shades(gym.Env[Any, Any]):
+    """Say how bright the image is."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Box(0, 255, PICTURE, np.uint8)
+        self.action_space = spaces.Box(-1.0, 1.0, (1,))
+
+    def seen(self) -> Any:
+        self.x = self.np_random.uniform(-1.0, 1.0)
+        return np.full(PICTURE, int(127.5 * (1.0 + self.x)), np.uint8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        self.t = 0
+        return self.seen(), {}
+
+    def step(self, action: Any) -> Any:
+        reward, self.t = 1.0 - float(np.square(action[0] - self.x)), self.t + 1
+        return self.seen(), reward, False, self.t == 50, {"cost": 0.0}
+
+
+def test_ppo_learns_from_images(tmp_path):
+    settings = dict(batch=200, learning_rate=2e-3, gamma=0.5)
+    options = dict(method="ppo", cost_limit=1.0, episode_steps=50, settings=settings)
+    run = capax.train(Shades, steps=4_000, out=tmp_path / "run", **options)
+    first, last = (np.mean([row["return"] for row in part]) for part in (run.episodes[:4], run.episodes[-4:]))
+    assert first < 36.0 and last > 41.0  # of 50; always 0 earns 33.3
+    policy = capax.load(run.folder)
+    policy.reset()
+    assert policy(np.full(PICTURE, 250, np.uint8)).shape == (1,)
+    assert capax.evaluate(run.folder, env=Shades, episodes=2).mean_return > 36.0
+
+
 # Improving.
 
 
@@ -195,7 +287,7 @@ def test_padding_changes_nothing():
 
 def test_an_epoch_that_goes_too_far_is_the_last():
     agent = OnPolicy(
-        Spec(1.0, 0.99, False, 32), Fixed(0.0), 2, 1, OnPolicySettings(learning_rate=0.1, farthest=1e-3, minibatch=8),
+        Spec(1.0, 0.99, False, 32), Fixed(0.0), Vectors(2), 1, OnPolicySettings(learning_rate=0.1, farthest=1e-3, minibatch=8),
         focops.surrogate,
     )  # fmt: skip
     state = agent.init(jr.key(0))
@@ -250,8 +342,6 @@ def test_the_limit_of_the_integrator(method, under, tmp_path):
 
 
 def test_what_they_do_not_take(tmp_path):
-    with pytest.raises(InputError, match=r"shows images, from which ppo does not learn yet: choose cap, ccem or cem"):
-        capax.train("capax/Dot-v0", method="ppo", steps=100, out=tmp_path)
     with pytest.raises(InputError, match=r"^ppo learns from its own episodes alone: leave initial_data"):
         capax.train("capax/Integrator-v0", method="ppo", steps=100, out=tmp_path, initial_policy=lambda obs: [0.0])
     with pytest.raises(InputError, match=r"not registered with a cost limit"):

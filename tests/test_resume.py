@@ -79,6 +79,8 @@ def logged() -> dict[str, Any]:
 
 BOX = dict(env=walk(), steps=60, cost_limit=12.0, episode_steps=10, settings=SMALL, preset="fast")
 GRADIENT = dict(batch=20, minibatch=8, epochs=2, hidden=8)
+TOGETHER = 2
+"""Episodes of at most 10 steps in a batch of 20."""
 FINITE = dict(env="capax/Gridworld-v0", steps=400, episode_steps=50)
 IMAGE = dict(env="capax/Dot-v0", steps=48, episode_steps=8, preset="fast", violation_rate=0.2)
 IMAGE["settings"] = dict(
@@ -104,6 +106,7 @@ AGENTS: dict[str, dict[str, Any]] = {
     "ppo": BOX | dict(method="ppo", settings=GRADIENT),
     "ppo-lag, endings": BOX | dict(method="ppo-lag", settings=GRADIENT, env=walk(ends=True)),
     "focops, discounted": BOX | dict(method="focops", settings=GRADIENT, discounted=True),
+    "image ppo": IMAGE | dict(method="ppo", settings=GRADIENT, episode_steps=10),
     "image conformal": IMAGE,
     "image adam": IMAGE | dict(kappa="adam"),
     "image, a small buffer": IMAGE | dict(settings=IMAGE["settings"] | dict(buffer=20)),
@@ -164,8 +167,12 @@ def test_rows_are_those_of_a_run_that_never_stopped(name, whole, tmp_path, monke
             with pytest.raises(Stop):
                 resumed(tmp_path, options)
     run = resumed(tmp_path, options)
-    assert timeless(run.episodes) == timeless(rows)
-    assert run.episodes[-1]["steps"] >= options["steps"] and not run.interrupted
+    assert timeless(run.episodes) == timeless(rows) and run.episodes[-1]["steps"] >= options["steps"]
+    # where episodes are played side by side, those whose turn had not come when the run stopped are played again
+    again = {row["episode"] for row in run.interrupted}
+    assert again <= {n for n in range(len(rows)) if n % TOGETHER} and bool(again) == (
+        options.get("settings") is GRADIENT
+    )
 
 
 # What an interrupted episode leaves.
@@ -245,6 +252,31 @@ def test_each_interruption_counts_once(tmp_path, monkeypatch):
                 capax.resume(tmp_path, env=Counting)
     run = capax.resume(tmp_path, env=Counting)
     assert [row["length"] for row in run.interrupted] == [1, 1, 1] and len(run.episodes) == 3
+
+
+def test_what_was_paid_in_episodes_side_by_side_is_kept(tmp_path, monkeypatch):
+    # of two episodes that are played together, the one has taken two steps and the other one
+    options = dict(method="ppo", settings=GRADIENT | dict(batch=8), steps=16)
+    whole = timeless(counted(tmp_path / "whole", **options).episodes)
+    real, taken = recording.Recorder.step_ahead, []
+
+    def stopped(self: Any, ahead: int, action: Any, at: Any) -> None:
+        real(self, ahead, action, at)
+        taken.append(self.number + ahead)
+        if taken.count(2) == 2:
+            raise Stop
+
+    out = tmp_path / "cut"
+    with monkeypatch.context() as patch:
+        patch.setattr(recording.Recorder, "step_ahead", stopped)
+        with pytest.raises(Stop):
+            counted(out, **options)
+    left = [
+        (row["episode"], row["steps"], row["length"], row["cost"], row["violation"]) for row in Run(out).interrupted
+    ]
+    assert left == [(2, 8, 2, 30.0, True), (3, 8, 1, 10.0, False)]
+    run = capax.resume(out, env=Counting)
+    assert timeless(run.episodes) == whole and len(run.interrupted) == 2 and not (out / "running.jsonl").exists()
 
 
 def test_an_episode_whose_row_was_missed_is_not_interrupted(tmp_path, monkeypatch):

@@ -98,6 +98,18 @@ def test_the_gradient_of_a_convolution_image_by_image(k):
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("size", "kernel"), [(64, 4), (31, 3), (15, 3), (8, 3)])
+def test_a_strided_convolution_has_xlas_gradient(size, kernel):
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=shape).astype(np.float32) for shape in ((3, size, size, 5), (kernel, kernel, 5, 6)))
+
+    def slopes(convolve: Any) -> Any:
+        return jax.grad(lambda x, w: jnp.sin(convolve(x, w)).sum(), (0, 1))(x, w)
+
+    for ours, theirs in zip(slopes(convolution.of_stride_2), slopes(convolution.by_twos), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize(("side", "k"), [(1, 5), (5, 5), (13, 6), (30, 6)])
 def test_a_transposed_convolution_in_another_form(side, k):
     # y[2m + a] takes x[m] times tap a: JAX's own has the taps in the other order

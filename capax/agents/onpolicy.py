@@ -23,6 +23,7 @@ from jaxtyping import Float, Int
 from capax.agents.adapting import all_finite
 from capax.agents.advantage import advantages
 from capax.agents.ready import Ready
+from capax.agents.sight import Images, Moments, Vectors
 from capax.checks import above_0, between, settle, whole
 from capax.errors import TrainingFailed
 from capax.kappa import Feedback, Rule
@@ -31,8 +32,10 @@ from capax.models import actor
 from capax.models.actor import Actor, Normal
 from capax.types import Episode, Key, Metrics, Spec
 
-FAR = 10.0
-"""Deviations beyond which an observation is cut."""
+MOST = 16
+"""Episodes at most that are played side by side."""
+PIECE = 256
+"""Observations that are judged at once: more images would not fit where a batch is large."""
 
 
 @dataclass(frozen=True)
@@ -73,27 +76,6 @@ class OnPolicySettings:
         settle(self, between(0.0, 1e9), "decay")
 
 
-class Moments(NamedTuple):
-    """Of the observations so far."""
-
-    number: float
-    mean: Any
-    square: Any
-    """Σ (x − mean)²."""
-
-    def seen(self, obs: Any) -> Moments:
-        """With more of them (Chan's update)."""
-        n, mean = len(obs), obs.mean(0, dtype=np.float64)
-        number, apart = self.number + n, mean - self.mean
-        square = self.square + np.square(obs - mean).sum(0) + np.square(apart) * self.number * n / number
-        return Moments(number, self.mean + apart * n / number, square)
-
-    def normal(self, obs: Any) -> Any:
-        """In deviations from the mean."""
-        sd = np.sqrt(self.square / self.number) + 1e-8 if self.number else 1.0
-        return np.clip((obs - self.mean) / sd, -FAR, FAR).astype(np.float32)
-
-
 class OnPolicyState(NamedTuple):
     """What the agent remembers from episode to episode."""
 
@@ -125,8 +107,10 @@ Surrogate = Callable[[Sample, OnPolicySettings], Float[Array, " B"]]
 class Batch(NamedTuple):
     """What an improvement is made from, padded."""
 
-    x: Any
-    """Normalised observations `[N, S]`."""
+    rows: Any
+    """Observations that `here` counts, as a policy sees them."""
+    here: Any
+    """`[N]`, or `[N, SEEN]` of images."""
     action: Any
     """`[N, A]`."""
     old: Any
@@ -142,7 +126,7 @@ class Batch(NamedTuple):
 
 
 class Acting(NamedTuple):
-    """A policy on the host, where an action takes a tenth of what a compiled call does."""
+    """A policy of vectors on the host, where an action takes a tenth of what a compiled call does."""
 
     layers: tuple[tuple[Any, Any], ...]
     sd: Any
@@ -152,20 +136,47 @@ class Acting(NamedTuple):
         layers = tuple((np.asarray(layer.w), np.asarray(layer.b)) for layer in net.policy)
         return cls(layers, np.exp(np.asarray(net.log_sd)))
 
-    def __call__(self, x: Any, rng: np.random.Generator) -> Any:
-        """Drawn at normalised observations."""
+    def mean(self, x: Any) -> Any:
+        """At normalised observations `[N, S]`."""
         *hidden, (w, b) = self.layers
         for w_hidden, b_hidden in hidden:
             x = np.tanh(x @ w_hidden + b_hidden)
-        mean = x @ w + b
-        return mean + self.sd * rng.standard_normal(mean.shape, np.float32)
+        return x @ w + b
+
+
+class Watching(NamedTuple):
+    """A policy of images, on the device."""
+
+    net: Actor
+    sd: Any
+
+    @classmethod
+    def of(cls, net: Actor) -> Watching:
+        return cls(net, np.exp(np.asarray(net.log_sd)))
+
+    def mean(self, x: Any) -> Any:
+        return np.asarray(watched(self.net, x))
 
 
 @shared
 @jax.jit
-def judged(net: Actor, x: Float[Array, "N S"], following: Float[Array, "N S"]) -> Any:
+def watched(net: Actor, x: Any) -> Float[Array, "N A"]:
+    """Means of the policy."""
+    return actor.seen(net, x)[0].mean
+
+
+@shared
+@jax.jit
+def judged(net: Actor, rows: Any, here: Any, following: Any) -> Any:
     """Means of the policy, and both values here and one step later."""
-    return actor.policy(net, x).mean, actor.values(net, x), actor.values(net, following)
+
+    def piece(at: Any) -> Any:
+        policy, now = actor.seen(net, rows[at[0]])
+        return policy.mean, now, actor.seen(net, rows[at[1]])[1]
+
+    size = min(PIECE, len(here))
+    cut = [part.reshape(-1, size, *part.shape[1:]) for part in (here, following)]
+    return jax.tree.map(lambda part: part.reshape(-1, *part.shape[2:]), jax.lax.map(piece, tuple(cut)))
 
 
 @shared
@@ -185,10 +196,10 @@ def improve(
     """The first `count` minibatches of `order`, `epoch` of them in each epoch, a gradient step each."""
 
     def loss(net: Actor, rows: Batch) -> tuple[Any, Any]:
-        old, new = Normal(rows.old, batch.old_log_sd), actor.policy(net, rows.x)
+        new, (value, cost_value) = actor.seen(net, batch.rows[rows.here])
+        old = Normal(rows.old, batch.old_log_sd)
         ratio, kl = jnp.exp(new.log_prob(rows.action) - old.log_prob(rows.action)), new.kl(old)
         sample = Sample(ratio, kl, rows.advantage, rows.cost_advantage, multiplier)
-        value, cost_value = actor.values(net, rows.x)
         errors = jnp.square(value - rows.target).mean() + jnp.square(cost_value - rows.cost_target).mean()
         size = sum(jnp.square(leaf).sum() for leaf in jax.tree.leaves((net.value, net.cost_value)))
         policy = surrogate(sample, settings).mean()
@@ -203,7 +214,10 @@ def improve(
         number, net, memory, _, far = carry
         at = order[number]
         rows = Batch(
-            *(part if name == "old_log_sd" else part[at] for name, part in zip(Batch._fields, batch, strict=True))
+            *(
+                part if name in ("rows", "old_log_sd") else part[at]
+                for name, part in zip(Batch._fields, batch, strict=True)
+            )
         )
         grads, told = jax.grad(loss, has_aux=True)(net, rows)
         steps, memory = optimiser(settings).update(grads, memory)
@@ -225,24 +239,38 @@ class OnPolicy:
 
     spec: Spec
     rule: Rule
-    obs_dim: int
+    sight: Vectors | Images
     action_dim: int
     settings: OnPolicySettings
     surrogate: Surrogate
 
+    @property
+    def image(self) -> tuple[int, int, int] | None:
+        """Of what it sees; None if these are vectors."""
+        return self.sight.shape if isinstance(self.sight, Images) else None
+
+    @property
+    def obs_dim(self) -> int:
+        """Numbers of an observation; 0 if it is an image."""
+        return self.sight.size if isinstance(self.sight, Vectors) else 0
+
     @cached_property
     def _acting(self) -> Ready:
-        return Ready(Acting.of)
+        return Ready((Acting if self.image is None else Watching).of)
 
     @property
     def wants(self) -> int:
         """Steps that it waits for before it learns."""
         return self.settings.batch
 
+    @property
+    def together(self) -> int:
+        """Episodes that are played side by side with one policy: those that make up a batch."""
+        return min(MOST, -(-self.settings.batch // (self.spec.episode_steps or self.settings.batch)))
+
     def init(self, key: Key) -> OnPolicyState:
-        net = actor.init(key, self.obs_dim, self.action_dim, self.settings.hidden)
-        moments = Moments(0.0, np.zeros(self.obs_dim), np.zeros(self.obs_dim))
-        return OnPolicyState(net, optimiser(self.settings).init(net), moments, self.rule.init())
+        net = actor.init(key, self.image or self.obs_dim, self.action_dim, self.settings.hidden)
+        return OnPolicyState(net, optimiser(self.settings).init(net), self.sight.begin(), self.rule.init())
 
     def like(self, key: Key) -> OnPolicyState:
         """A state with the classes and shapes of every one that this agent comes to have."""
@@ -252,12 +280,25 @@ class OnPolicy:
         return None
 
     def act(self, state: OnPolicyState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
-        """Drawn from the policy; the environment cuts what is beyond its range.
+        """In one episode."""
+        (action,), (carry,) = self.act_all(state, [carry], [obs], [key])
+        return action, carry, {}
+
+    def act_all(
+        self, state: OnPolicyState, carries: Sequence[Any], obs: Sequence[Any], keys: Sequence[Key]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """In several: drawn from the policy; the environment cuts what is beyond its range.
 
         An episode has a generator of its own, which its first key decides.
         """
-        rng = np.random.default_rng(np.asarray(jr.key_data(key))) if carry is None else carry
-        return self._acting(state.model)(state.moments.normal(obs), rng), rng, {}
+        policy = self._acting(state.model)
+        following = []
+        for carry, image, key in zip(carries, obs, keys, strict=True):
+            rng, before = carry or (np.random.default_rng(np.asarray(jr.key_data(key))), None)
+            following.append((rng, self.sight.look(state.moments, before, image)))
+        mean = policy.mean(np.stack([x for _, x in following]))
+        noise = np.stack([rng.standard_normal(self.action_dim, np.float32) for rng, _ in following])
+        return mean + policy.sd * noise, following
 
     def learn(self, state: OnPolicyState, episodes: Sequence[Episode], key: Key) -> tuple[OnPolicyState, Metrics]:
         """Improve the policy with what it did."""
@@ -280,19 +321,17 @@ class OnPolicy:
             raise TrainingFailed(
                 "the policy is not finite any more: lower learning_rate, or see whether rewards are huge."
             )
-        obs = np.concatenate([episode.obs for episode in episodes])
-        state = state._replace(
-            model=model, optimiser=memory, moments=state.moments.seen(obs), improved=state.improved + 1
-        )
+        moments = self.sight.learned(state.moments, episodes)
+        state = state._replace(model=model, optimiser=memory, moments=moments, improved=state.improved + 1)
         return state, {name: float(value) for name, value in told.items()}
 
     def batch(self, state: OnPolicyState, episodes: Sequence[Episode]) -> Batch:
         """Advantages and targets of whole episodes, normalised over all of them, and padded with what is there."""
-        settings, here = self.settings, state.moments.normal
-        x, following = (here(np.concatenate([getattr(e, name) for e in episodes])) for name in ("obs", "next_obs"))
-        count = len(x)
+        settings, table = self.settings, self.sight.table(state.moments, episodes)
+        count = len(table.here)
         rows = np.arange(padded_to(count)) % count
-        mean, now, later = jax.device_get(judged(state.model, x[rows], following[rows]))
+        seen = table.rows[np.arange(padded_to(len(table.rows))) % len(table.rows)]
+        mean, now, later = jax.device_get(judged(state.model, seen, table.here[rows], table.following[rows]))
         ends = np.cumsum([len(episode.reward) for episode in episodes])[:-1]
         told = []
         for signal, value, after in zip(("reward", "cost"), now, later, strict=True):
@@ -303,9 +342,9 @@ class OnPolicy:
         targets = [advantage + value[:count] for advantage, value in zip(told, now, strict=True)]
         scaled = [(advantage - advantage.mean()) / (advantage.std() + 1e-8) for advantage in told]
         action = np.concatenate([episode.action for episode in episodes])
-        columns = (x, action, mean[:count], *scaled, *targets)
-        x, action, mean, *rest = (np.asarray(column, np.float32)[rows] for column in columns)
-        return Batch(x, action, mean, np.asarray(state.model.log_sd), *rest)
+        columns = (action, mean[:count], *scaled, *targets)
+        action, mean, *rest = (np.asarray(column, np.float32)[rows] for column in columns)
+        return Batch(seen, table.here[rows], action, mean, np.asarray(state.model.log_sd), *rest)
 
     def adapt(self, state: OnPolicyState, episode: Episode) -> tuple[OnPolicyState, Metrics]:
         """Let what was paid move the multiplier."""

@@ -8,6 +8,7 @@ not depend on the tiling. On a CPU the same kernel is interpreted, which is slow
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -191,7 +192,7 @@ def rollout(
         compiler_params=plgpu.CompilerParams(num_warps=tiling.warps, num_stages=tiling.stages),
         interpret=interpret,
         name="rollout",
-    )(*net, jnp.pad(start, (0, shape.wide - S)), moves, noise)
+    )(*net, start, moves, noise)
     reward, cost, spread, alive = (part[:N] for part in parts)  # each [N P H]
     u = spread.reshape(N, E, G, H).max(1, keepdims=True)
     return Imagined(reward, cost, jnp.broadcast_to(u, (N, E, G, H)).reshape(spread.shape), alive)
@@ -238,8 +239,8 @@ def _kernel(*refs: Any, shape: Shape, floor: float, tiling: Tiling, exact: bool)
             for number in range(1, L):
                 h = layer(h, number)
         mean, raw = (dense(h, L, blocks) for blocks in matrices[L])
-        logvar = unit(6) - softplus(unit(6) - raw)
-        sigma = jnp.exp(0.5 * (unit(7) + softplus(logvar - unit(7))))
+        logvar = unit(6) - softplus(unit(6) - raw, exact)
+        sigma = exp(0.5 * (unit(7) + softplus(logvar - unit(7), exact)), exact)
         y = (mean + jnp.where(column < S, sigma * eps, 0.0)) * unit(3) + unit(2)
 
         def pick(number: int) -> Any:
@@ -253,7 +254,8 @@ def _kernel(*refs: Any, shape: Shape, floor: float, tiling: Tiling, exact: bool)
         ended = (pick(S + 2) > 0.0) & (units[8, 0] > 0.0)
         return jnp.where(column < S, moved, 0.0), jnp.where(ended, 0.0, alive)
 
-    first = jnp.broadcast_to(begin[:][None, :], (rows, W)), jnp.ones(rows, jnp.float32)
+    begun = plgpu.load(begin.at[jnp.minimum(column, S - 1)])
+    first = jnp.where(column < S, begun, 0.0), jnp.ones(rows, jnp.float32)
     jax.lax.fori_loop(0, H, step, first)
 
 
@@ -271,5 +273,20 @@ def swish(half: Float[Array, ...], exact: bool) -> Float[Array, ...]:
     return 2.0 * half / (1.0 + jnp.exp(-2.0 * half)) if exact else half + half * plgpu.approx_tanh(half)
 
 
-def softplus(x: Float[Array, ...]) -> Float[Array, ...]:
-    return jnp.maximum(x, 0.0) + jnp.log(1.0 + jnp.exp(-jnp.abs(x)))
+def softplus(x: Float[Array, ...], exact: bool) -> Float[Array, ...]:
+    beyond = 1.0 + exp(-jnp.abs(x), exact)
+    return jnp.maximum(x, 0.0) + (
+        jnp.log(beyond) if exact else math.log(2.0) * _instruction("lg2.approx.ftz.f32", beyond)
+    )
+
+
+def exp(x: Float[Array, ...], exact: bool) -> Float[Array, ...]:
+    return jnp.exp(x) if exact else _instruction("ex2.approx.ftz.f32", x / math.log(2.0))
+
+
+def _instruction(name: str, x: Float[Array, ...]) -> Float[Array, ...]:
+    """One of the hardware's for every number; these two are right to 2⁻²²."""
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return plgpu.elementwise_inline_asm(
+        f"{name} $0, $1;", args=[x], constraints="=f,f", pack=1, result_shape_dtypes=[shape]
+    )[0]

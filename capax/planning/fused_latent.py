@@ -13,7 +13,6 @@ kernel is interpreted, which is slow and there for tests.
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import triton as plgpu
 from jaxtyping import Float
 
-from capax.planning.fused import LEAST
+from capax.planning.fused import LEAST, exp, softplus
 
 MEASURED: tuple[str, ...] = ()
 """Compute capabilities on which `benchmarks/fused_latent.py` has shown that the kernel agrees and gains; taken there."""
@@ -174,21 +173,3 @@ def _kernel(*refs: Any, t: int, states: int, rows: int, count: int, min_sd: floa
 
 def sigmoid(x: Float[Array, ...], exact: bool) -> Float[Array, ...]:
     return 1.0 / (1.0 + exp(-x, exact))
-
-
-def softplus(x: Float[Array, ...], exact: bool) -> Float[Array, ...]:
-    beyond = 1.0 + exp(-jnp.abs(x), exact)
-    log = jnp.log(beyond) if exact else math.log(2.0) * _instruction("lg2.approx.ftz.f32", beyond)
-    return jnp.maximum(x, 0.0) + log
-
-
-def exp(x: Float[Array, ...], exact: bool) -> Float[Array, ...]:
-    return jnp.exp(x) if exact else _instruction("ex2.approx.ftz.f32", x / math.log(2.0))
-
-
-def _instruction(name: str, x: Float[Array, ...]) -> Float[Array, ...]:
-    """One of the hardware's for every number; these two are right to 2⁻²²."""
-    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
-    return plgpu.elementwise_inline_asm(
-        f"{name} $0, $1;", args=[x], constraints="=f,f", pack=1, result_shape_dtypes=[shape]
-    )[0]

@@ -1,7 +1,8 @@
 """What was earned and paid in an episode that never came to its end?
 
-`running.jsonl` is written step by step and goes when the episode is safe in a checkpoint. What is left of it after a stop
-happened all the same: it is added to `interrupted.jsonl`, and the episode is played again from its start.
+`running.jsonl` is written step by step and goes when the episode is safe in a checkpoint, or, where several are played side by
+side, all of them. What is left of it after a stop happened all the same: it is added to `interrupted.jsonl`, and the episode
+is played again from its start.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import zlib
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
@@ -41,53 +43,58 @@ def checksum(array: Any) -> int:
 
 
 class Journal:
-    """Writes the episode that is being played, and compares it with the one that it repeats, if it does."""
+    """Writes the episodes that are being played, and compares them with those that they repeat, if they do."""
 
-    def __init__(self, run: Path, repeats: Trace | None = None) -> None:
+    def __init__(self, run: Path, repeats: Iterable[Trace] = ()) -> None:
         self._path, self._after = run / RUNNING, _lines(run / INTERRUPTED)
         self._file: TextIO | None = None
-        self._repeats = repeats
-        self._step = 0
+        self._repeats = {trace.number: trace for trace in repeats}
+        self._steps: dict[int, int] = {}
+        """Of each episode that is being played, how many."""
+        self._first = 0
+        """The least of their numbers."""
         self.differs: str | None = None
         """Where a repeated episode went another way although its actions were the same."""
 
     def begin(self, number: int, before: int, phase: str, obs: Any) -> None:
-        """An episode has been reset."""
-        self.close()
+        """An episode has been reset, the only one or the next of some that are played side by side."""
+        if not self._steps:
+            self.close()
+            self._repeats = {other: trace for other, trace in self._repeats.items() if other >= number}
+            self._file, self._first = self._path.open("w", buffering=1), number
         first = checksum(obs)
-        if self._repeats is not None:
-            if self._repeats.number != number:
-                self._repeats = None
-            elif self._repeats.first != first:
-                self._differ("its first observation")
-        self._file, self._step = self._path.open("w", buffering=1), 0
+        if number in self._repeats and self._repeats[number].first != first:
+            self._differ(number, "its first observation")
+        self._steps[number] = 0
         head = {"episode": number, "steps": before, "phase": phase, "first": first, "after": self._after}
-        self._file.write(json.dumps(head) + "\n")
+        self._write(json.dumps(head))
 
-    def step(self, reward: float, cost: float, action: Any, obs: Any) -> None:
+    def step(self, number: int, reward: float, cost: float, action: Any, obs: Any) -> None:
         """A step was taken; a killed process loses none that it has seen."""
-        assert self._file is not None
         seen = (reward, cost, checksum(action), checksum(obs))
-        self._file.write(json.dumps(seen) + "\n")
-        if self._repeats is not None and self._step < len(self._repeats.seen):
-            before = self._repeats.seen[self._step]
+        ahead, at = number - self._first, self._steps[number]
+        self._write(json.dumps((*seen, ahead) if ahead else seen))
+        trace = self._repeats.get(number)
+        if trace is not None and at < len(trace.seen):
+            before = trace.seen[at]
             if seen[2] != before[2]:
-                self._repeats = None  # other actions, so other things may come of them
+                del self._repeats[number]  # other actions, so other things may come of them
             elif seen != before:
-                self._differ(f"step {self._step + 1}")
-        self._step += 1
+                self._differ(number, f"step {at + 1}")
+        self._steps[number] = at + 1
 
     def whole(self, number: int, before: int, phase: str, episode: Episode) -> None:
         """An episode that was drawn in one piece."""
         self.begin(number, before, phase, episode.obs[0])
-        assert self._file is not None
         steps = zip(episode.reward.tolist(), episode.cost.tolist(), strict=True)
-        self._file.write("".join(json.dumps((*step, 0, 0)) + "\n" for step in steps))
+        self._write("\n".join(json.dumps((*step, 0, 0)) for step in steps))
 
-    def end(self) -> None:
+    def end(self, number: int) -> None:
         """The episode is safe elsewhere."""
-        self.close()
-        self._path.unlink(missing_ok=True)
+        self._steps.pop(number, None)
+        if not self._steps:
+            self.close()
+            self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Leave the file as it is."""
@@ -95,28 +102,37 @@ class Journal:
             self._file.close()
             self._file = None
 
-    def _differ(self, where: str) -> None:
-        self.differs, self._repeats = where, None
+    def _write(self, line: str) -> None:
+        assert self._file is not None
+        self._file.write(line + "\n")
+
+    def _differ(self, number: int, where: str) -> None:
+        self.differs = where
+        del self._repeats[number]
 
 
-def left_over(run: Path) -> Trace | None:
-    """What an interrupted episode has left; None if there is nothing, or nothing to be read."""
+def left_over(run: Path) -> list[Trace]:
+    """What interrupted episodes have left; none if there is nothing, or nothing to be read."""
+    traces: list[Trace] = []
     try:
-        lines = (run / RUNNING).read_bytes().splitlines()
-        head, *rest = [json.loads(line) for line in lines[:1]] + [whole for line in lines[1:] if (whole := _step(line))]
-        number, before, first, after = (int(head[name]) for name in ("episode", "steps", "first", "after"))
-        return Trace(number, before, str(head["phase"]), first, rest, after)
+        for line in (run / RUNNING).read_bytes().splitlines():
+            if line.startswith(b"{"):
+                head = json.loads(line)
+                number, before, first, after = (int(head[name]) for name in ("episode", "steps", "first", "after"))
+                traces.append(Trace(number, before, str(head["phase"]), first, [], after))
+            elif (found := _step(line)) is not None and 0 <= found[1] < len(traces):
+                traces[found[1]].seen.append(found[0])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return None
+        return traces
+    return traces
 
 
-def _step(line: bytes) -> Any:
-    """A line of the journal; None for one that was not written to its end."""
+def _step(line: bytes) -> tuple[Seen, int] | None:
+    """A line of the journal, and which of its episodes it is of; None for one that was not written to its end."""
     try:
-        said = json.loads(line)
-        reward, cost, action, obs = said
+        reward, cost, action, obs, *ahead = json.loads(line)
         step = float(reward), float(cost), int(action), int(obs)
-        return step if np.isfinite(step).all() else None
+        return (step, int(*ahead)) if np.isfinite(step).all() else None
     except (ValueError, TypeError, OverflowError, RecursionError):
         return None
 
@@ -140,12 +156,11 @@ def interrupted_row(trace: Trace, limit: float, spec: Spec, reason: str) -> dict
     }
 
 
-def count(run: Path, limit: float, spec: Spec, reason: str) -> Trace | None:
-    """Add what an interrupted episode has left to `interrupted.jsonl`, once, and return it."""
-    trace = left_over(run)
-    if trace is not None and trace.seen and _lines(run / INTERRUPTED) <= trace.after:
-        folder.append(run / INTERRUPTED, json.dumps(interrupted_row(trace, limit, spec, reason)) + "\n")
-    return trace
+def count(run: Path, traces: Sequence[Trace], limit: float, spec: Spec, reason: str) -> None:
+    """Add what interrupted episodes have left to `interrupted.jsonl`, once."""
+    rows = [interrupted_row(trace, limit, spec, reason) for trace in traces if trace.seen]
+    if rows and _lines(run / INTERRUPTED) <= traces[0].after:
+        folder.append(run / INTERRUPTED, "".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _lines(path: Path) -> int:

@@ -19,9 +19,10 @@ from numpy import ndarray as Array
 
 from capax.agents.adapting import Trouble
 from capax.agents.calibrated import CalibratedState
-from capax.agents.onpolicy import Moments, OnPolicyState
+from capax.agents.onpolicy import OnPolicyState
 from capax.agents.pets import PetsState
 from capax.agents.planet import PlanetState
+from capax.agents.sight import Moments
 from capax.agents.tabular import TabularState
 from capax.buffer import Buffer
 from capax.conformal import ConformalState
