@@ -19,10 +19,10 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-PACE, FASTEST = 0.14, 2.0
-"""η is PACE/ε, and FASTEST at most. Whatever ε is, an episode within the limit lowers p by an eighth or so; one that violates
-raises it by a quarter with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the latter,
-and a run would be over before an early violation, by a model that knew nothing, is forgotten."""
+PACE, FASTEST = 0.28, 2.0
+"""η is PACE/ε, and FASTEST at most. An episode within the limit lowers p by a quarter, or by a tenth with ε = .05; one that
+violates raises it by half with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the
+latter, and a run would be over before an early violation, by a model that knew nothing, is forgotten."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 BEST = 0.99

@@ -20,9 +20,9 @@ KNOWN = tuple((10.0 * flags.LEVELS).tolist())
 
 
 def test_the_share_by_hand():
-    # ε = .28: η = .14/.28 = .5
-    assert flags.moved(0.1, False, 0.28) == pytest.approx(0.1 * math.exp(-0.5 * 0.28), rel=1e-6)
-    assert flags.moved(0.01, True, 0.28) == pytest.approx(0.01 * math.exp(0.5 * 0.72), rel=1e-6)
+    # ε = .56: η = .28/.56 = .5
+    assert flags.moved(0.1, False, 0.56) == pytest.approx(0.1 * math.exp(-0.5 * 0.56), rel=1e-6)
+    assert flags.moved(0.01, True, 0.56) == pytest.approx(0.01 * math.exp(0.5 * 0.44), rel=1e-6)
     assert flags.moved(0.01, True, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.98), rel=1e-6)  # no faster than that
     assert flags.moved(0.8, True, 0.4) == flags.MOST_SHARE
     assert flags.moved(flags.LEAST_SHARE, False, 0.4) == flags.LEAST_SHARE

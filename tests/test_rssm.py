@@ -16,7 +16,6 @@ from capax.agents.fitting import judged
 from capax.frames import Drawn
 from capax.models import convolution, imagine, layers, rssm
 from capax.models.rssm import Belief, Gaussian, RSSMSettings
-from capax.models.shift import shifted
 
 TINY = RSSMSettings(deter=12, stoch=4, hidden=16, depth=2, batch=3, chunk=5, products="float32")
 A = 2
@@ -229,30 +228,6 @@ def test_training_lowers_the_reconstruction_loss():
 
 
 # Uncertainty.
-
-
-def test_images_of_a_sequence_are_shifted_alike():
-    data = drawn(batch=50)
-    got = np.asarray(shifted(data, jr.key(0), 2).image)
-    wide = np.pad(data.image, ((0, 0), (0, 0), (2, 2), (2, 2), (0, 0)), mode="edge")
-    offsets = set()
-    for before, after in zip(wide, got, strict=True):
-        fits = [(y, x) for y in range(5) for x in range(5) if (before[:, y : y + 64, x : x + 64] == after).all()]
-        assert len(fits) == 1
-        offsets.add(fits[0])
-    assert len(offsets) > 15  # of 25
-    assert (np.asarray(shifted(data, jr.key(0), 0).image) == data.image).all()
-
-
-def test_a_step_is_taken_on_shifted_images(net):
-    data, memory = drawn(), rssm.optimiser(TINY).init(net)
-    losses = {
-        shift: float(rssm.update(net, memory, data, np.bool_(True), jr.key(3), replace(TINY, shift=shift))[2].image)
-        for shift in (0, 3)
-    }
-    _, key = jr.split(jr.key(3))
-    assert losses[0] == pytest.approx(float(rssm.loss(net, data, np.bool_(True), key, TINY)[1].image), rel=1e-5)
-    assert losses[3] != losses[0]
 
 
 def test_members_that_agree_are_certain(net):

@@ -25,7 +25,6 @@ from capax.checks import above_0, between, room, settle, whole, word
 from capax.frames import Drawn
 from capax.models.convolution import doubled, halved
 from capax.models.layers import GRU, Conv, Dense, Members
-from capax.models.shift import shifted
 from capax.types import Key
 
 GREYS = 32
@@ -62,8 +61,6 @@ class RSSMSettings:
     """Steps of a sequence."""
     updates: int = 100
     """Gradient steps per episode."""
-    shift: int = 3
-    """Pixels at most that the images of a sequence are shifted by, all alike, before a model is fitted to them. 0: the paper."""
     emphasis: float = 100.0
     """How often the errors of reward and cost count in the loss, where an image counts once. 1: the paper."""
     learning_rate: float = 1e-3
@@ -79,7 +76,6 @@ class RSSMSettings:
         settle(self, whole, "deter", "stoch", "hidden", "depth", "members", "batch", "chunk", "updates")
         settle(self, above_0(1e9), "min_sd", "learning_rate", "adam_epsilon", "clip", "multiplier", "emphasis")
         settle(self, between(0.0, 1e9), "free_nats", "floor")
-        settle(self, partial(whole, least=0, most=32), "shift")
         settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
         room(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # of the first convolution
 
@@ -336,8 +332,7 @@ def optimiser(settings: RSSMSettings) -> optax.GradientTransformation:
 def update(
     net: RSSM, memory: Any, data: Drawn, binary: Bool[Array, ""], key: Key, settings: RSSMSettings
 ) -> tuple[RSSM, Any, Losses]:
-    """One gradient step, on images that are shifted a little."""
-    k_shift, key = jr.split(key)
-    grads, parts = jax.grad(loss, has_aux=True)(net, shifted(data, k_shift, settings.shift), binary, key, settings)
+    """One gradient step."""
+    grads, parts = jax.grad(loss, has_aux=True)(net, data, binary, key, settings)
     steps, memory = optimiser(settings).update(grads, memory)
     return optax.apply_updates(net, steps), memory, parts
