@@ -52,9 +52,9 @@ def made() -> tuple[Any, Any]:
 def in_jax(params: Any) -> Callable[[], Any]:
     """A plan as the agent makes it."""
     _, act = planning(SETTINGS, S, A)
-    start, warm = np.zeros(S, np.float32), jnp.zeros((SETTINGS.cem.horizon, A))
+    told, warm = np.array([*np.zeros(S), KAPPA, LIMIT], np.float32), jnp.zeros((SETTINGS.cem.horizon, A))
     key = jr.key(0)
-    return lambda: np.asarray(act(key, params, start, warm, np.float32(KAPPA), np.float32(LIMIT))[0])
+    return lambda: np.asarray(act(key, params, told, warm)[0])
 
 
 def in_torch(params: Any) -> Callable[[], Any]:

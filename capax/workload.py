@@ -83,9 +83,9 @@ def planned(function: Any, arguments: tuple[Any, ...], lanes: int = 1) -> Callab
 def states_plan(settings: PetsSettings, lanes: int = 1) -> Callable[[], Any]:
     params = made_up(ensemble.init, STATES, ACTIONS, settings.ensemble), ensemble.scaling(transitions(100))
     warm = jnp.zeros((settings.cem.horizon, ACTIONS))
-    told = np.zeros(STATES, np.float32), warm, np.float32(0.1), np.float32(SPEC.limit / SPEC.scale)
+    told = np.array([*np.zeros(STATES), 0.1, SPEC.limit / SPEC.scale], np.float32)
     ready, act = planning(settings, STATES, ACTIONS)
-    return planned(act, (jr.key(1), ready(params), *told), lanes)
+    return planned(act, (jr.key(1), ready(params), told, warm), lanes)
 
 
 def images_plan(settings: PlanetSettings) -> Callable[[], Any]:

@@ -118,8 +118,8 @@ def test_flops_are_those_that_the_compiler_counts():
     planned = workload.planning(settings, workload.STATES, workload.ACTIONS)[1].__wrapped__
     params = workload.made_up(workload.ensemble.init, workload.STATES, workload.ACTIONS, wide)
     scale = workload.ensemble.scaling(workload.transitions(10))
-    start, warm = np.zeros(workload.STATES, np.float32), np.zeros((1, workload.ACTIONS), np.float32)
-    lowered = planned.lower(jax.random.key(0), (params, scale), start, warm, np.float32(0.1), np.float32(1.0))
+    told, warm = np.ones(workload.STATES + 2, np.float32), np.zeros((1, workload.ACTIONS), np.float32)
+    lowered = planned.lower(jax.random.key(0), (params, scale), told, warm)
     counted = lowered.compile().cost_analysis()["flops"]
     assert workload.states_work(settings).flops["float32"] == pytest.approx(counted, rel=0.1)
 

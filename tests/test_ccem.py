@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 
 from capax.errors import InputError
 from capax.planning import ccem
-from capax.planning.ccem import CEM, Imagined, PlanInfo, Rollout, correlate, plan, shifted
+from capax.planning.ccem import CEM, Imagined, PlanInfo, Rollout, around, correlate, noise, plan, shifted
 
 judge, best = jax.jit(ccem.judge), jax.jit(ccem.best, static_argnums=1)
-sample = jax.jit(ccem.sample, static_argnums=(3, 4))
 
 SMALL = CEM(horizon=2, iterations=3, population=64, elites=8)
 
@@ -370,6 +369,11 @@ def test_the_papers_numbers_are_the_defaults():
 
 
 # Candidates.
+
+
+@partial(jax.jit, static_argnums=(3, 4))
+def sample(key: Any, mean: Any, sd: Any, size: int, colour: float, clip: bool = False) -> Any:
+    return around(mean, sd, noise(key, (size, *mean.shape), colour, clip), colour, clip)
 
 
 @settings(max_examples=50, deadline=None)

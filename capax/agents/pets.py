@@ -83,7 +83,8 @@ def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> tuple[Any
     """What makes parameters ready, and a plan from a state with these; compiled once for all agents of these sizes."""
     ready, rollout = ensemble.imagination(settings.ensemble, obs_dim, action_dim)
 
-    def act(key: Key, params: Any, obs: Any, warm: Any, kappa: Any, limit: Any) -> Any:
+    def act(key: Key, params: Any, told: Any, warm: Any) -> Any:
+        obs, kappa, limit = told[:-2], told[-2], told[-1]  # one piece: one copy to the device
         binary, cem = params[1].binary, settings.cem
         chosen, mean, info = plan(key, params, obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), shifted(mean)  # one piece: one copy to the host
@@ -135,13 +136,13 @@ class Pets:
         """The first action of the best plan within the limit."""
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
-        per_step = np.float32(self.spec.limit / self.spec.scale)
+        given = *(obs - state.origin), state.rule.kappa, self.spec.limit / self.spec.scale
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and its plan not finite
-            start = np.asarray(obs - state.origin, np.float32)
+            told = np.asarray(given, np.float32)
         _, acting = planning(self.settings, self.obs_dim, self.action_dim)
 
         def planned(params: Any) -> Any:
-            return lambda: acting(key, self._ready(*params), start, carry, np.float32(state.rule.kappa), per_step)
+            return lambda: acting(key, self._ready(*params), told, carry)
 
         good = None if state.good is None else planned(state.good)
         plans = planned((state.model, state.scaling)), good

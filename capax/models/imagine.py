@@ -34,7 +34,7 @@ def rollout(
     N, H, _ = actions.shape
     dtype = type_of(settings.products)
     half = jax.tree.map(lambda leaf: leaf.astype(dtype), net)
-    noise = jr.normal(key, (H, settings.stoch), dtype)
+    noise = jr.normal(key, (H, settings.stoch)).astype(dtype)  # the same whatever the products
     begin = Belief(*(part.astype(dtype) for part in start))
     h, s = (recurrence or way(settings))(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
     reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))

@@ -178,9 +178,8 @@ def plan(
     keys = jax.vmap(jr.split)(jr.split(key, cem.iterations))  # of each round, for its candidates and for its rollout
     none = jnp.zeros((0, *warm.shape), warm.dtype)
 
-    def round_of(mean: Any, variance: Any, others: Any, keys: Key, size: int) -> tuple[Any, ...]:
-        k_noise, k_model = keys
-        fresh = sample(k_noise, mean, jnp.sqrt(variance), size, cem.colour, cem.clip)
+    def round_of(mean: Any, variance: Any, others: Any, drawn: Any, k_model: Key) -> tuple[Any, ...]:
+        fresh = around(mean, jnp.sqrt(variance), drawn, cem.colour, cem.clip)
         actions = jnp.concatenate([fresh, others])  # [N H A]
         imagined = rollout(params, start, actions, k_model)
         scores = judge(imagined, kappa, limit, binary)
@@ -194,20 +193,23 @@ def plan(
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
     if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
 
-        def body(carry: Any, keys: Key) -> tuple[Any, None]:
-            mean, variance, _, known = round_of(carry[0], carry[1], none, keys, cem.population)
+        def body(carry: Any, at: Any) -> tuple[Any, None]:
+            mean, variance, _, known = round_of(carry[0], carry[1], none, *at)
             return (mean, variance, known), None
 
-        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, keys[0], cem.population)[-1])
+        # of all rounds at once: fewer small kernels on a GPU
+        drawn = jax.vmap(lambda key: noise(key, (cem.population, *warm.shape), cem.colour, cem.clip))(keys[:, 0])
+        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, drawn[0], keys[0, 1])[-1])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (mean, _, (scores, first, index)), _ = jax.lax.scan(body, (mean, variance, nothing), keys)
+        (mean, _, (scores, first, index)), _ = jax.lax.scan(body, (mean, variance, nothing), (drawn, keys[:, 1]))
         return mean, mean, describe(scores, first, index, index)
     elites = none
     for number, size in enumerate(cem.sizes):
         others = elites[:kept]
         if cem.execute == "best" and number == cem.iterations - 1:
             others = jnp.concatenate([others, mean[None]])
-        mean, variance, elites, (scores, first, index) = round_of(mean, variance, others, keys[number], size)
+        drawn = noise(keys[number, 0], (size, *warm.shape), cem.colour, cem.clip)
+        mean, variance, elites, (scores, first, index) = round_of(mean, variance, others, drawn, keys[number, 1])
     if cem.execute == "best":
         return elites[0], mean, describe(scores, first, index, index[:1])
     return mean, mean, describe(scores, first, index, index)
@@ -227,21 +229,26 @@ def describe(scores: Scores, first: tuple[Any, Any], elites: Any, acted: Any) ->
     )
 
 
-def sample(
-    key: Key, mean: Float[Array, "H A"], sd: Float[Array, "H A"], size: int, colour: float, clip: bool = False
+def noise(key: Key, shape: tuple[int, ...], colour: float, clip: bool) -> Float[Array, "N H A"]:
+    """What candidates differ by, in deviations: normal, truncated at two deviations (the published planner), or coloured."""
+    if colour == 0.0 and not clip:
+        return jr.truncated_normal(key, -2.0, 2.0, shape)
+    white = jr.normal(key, shape)
+    return white if colour == 0.0 else jnp.einsum("nka,hk->nha", white, correlate(shape[1], colour))
+
+
+def around(
+    mean: Float[Array, "H A"], sd: Float[Array, "H A"], drawn: Float[Array, "N H A"], colour: float, clip: bool
 ) -> Float[Array, "N H A"]:
     """Candidates in [−1, 1] around the mean.
 
-    Without colour, a normal truncated at two deviations whose deviation is at most half the distance to the nearer
-    bound (the published planner); with it, or with `clip`, noise that is clipped at the bounds.
+    Where noise is truncated its deviation is at most half the distance to the nearer bound; elsewhere candidates are
+    clipped at the bounds.
     """
-    if colour == 0.0 and clip:
-        return jnp.clip(mean + sd * jr.normal(key, (size, *mean.shape)), -1.0, 1.0)
-    if colour == 0.0:
+    if colour == 0.0 and not clip:
         room = jnp.minimum(mean + 1.0, 1.0 - mean) / 2.0
-        return mean + jnp.minimum(sd, room) * jr.truncated_normal(key, -2.0, 2.0, (size, *mean.shape))
-    noise = jnp.einsum("nka,hk->nha", jr.normal(key, (size, *mean.shape)), correlate(mean.shape[0], colour))
-    return jnp.clip(mean + sd * noise, -1.0, 1.0)
+        return mean + jnp.minimum(sd, room) * drawn
+    return jnp.clip(mean + sd * drawn, -1.0, 1.0)
 
 
 def correlate(steps: int, colour: float) -> Float[np.ndarray, "H H"]:
