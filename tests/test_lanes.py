@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from functools import partial
-from typing import Any
 
 import gymnasium as gym
 import jax
@@ -218,13 +217,17 @@ def gpu(monkeypatch):
     monkeypatch.setattr(mirror, "room", lambda row: 10**5)
 
 
-@pytest.mark.parametrize("kind", ["states", "images"])
-def test_side_by_side_each_has_the_rows_of_the_run_alone(kind, tmp_path, gpu, capsys):
+GRADIENT = dict(batch=40, minibatch=16, epochs=2, hidden=8)
+
+
+@pytest.mark.parametrize(("task", "options"), [
+    ("capax/Integrator-v0", {**RUN, "settings": {**SMALL, "products": "float32"}}),
+    ("capax/Dot-v0", dict(steps=100, settings={**IMAGES, "products": "float32"})),
+    ("capax/Integrator-v0", {**RUN, "settings": GRADIENT, "method": "ppo-lag"}),
+    ("capax/Dot-v0", dict(steps=100, episode_steps=20, settings=GRADIENT, method="focops")),
+], ids=["states", "images", "ppo-lag", "focops from images"])  # fmt: skip
+def test_side_by_side_each_has_the_rows_of_the_run_alone(task, options, tmp_path, gpu, capsys):
     # what was never planned is the same; what was, up to rounding, which a few short episodes do not blow up
-    options: dict[str, Any] = RUN if kind == "states" else dict(steps=100, settings={**IMAGES, "products": "float32"})
-    task = "capax/Integrator-v0" if kind == "states" else "capax/Dot-v0"
-    products = {} if kind == "images" else {"products": "float32"}
-    options = {**options, "settings": {**options["settings"], **products}}
     made = capax.train(task, out=tmp_path / "lanes", lanes=3, **options)
     said = capsys.readouterr().err.splitlines()
     assert {line.partition(":")[0] for line in said} == {"seed-0", "seed-1", "seed-2"}
