@@ -116,7 +116,7 @@ def multiplier(method: str, share: float) -> Rule:
     if method == "ppo":
         return Fixed(0.0)
     if method == "focops":
-        return PI(alpha=0.01 * min(1.0, share), start=0.0, most=2.0)
+        return PI(alpha=0.03 * min(1.0, share), start=0.0, most=2.0)
     return Damped()
 
 
