@@ -98,7 +98,7 @@ def test_a_multiplier_rises_under_violation_and_falls_otherwise(method):
     state = rule.init()
     assert state.kappa == 0.0 and rule.update(state, Feedback(0.0, 10.0)).kappa == 0.0
     seen = [state.kappa]
-    for paid in [20.0] * 30 + [0.0] * 300:
+    for paid in [12.0] * 30 + [0.0] * 300:
         state = rule.update(state, Feedback(paid, 10.0))
         seen.append(state.kappa)
     assert all(a < b for a, b in pairwise(seen[:21])) and min(seen) == 0.0 and seen[-1] == 0.0
