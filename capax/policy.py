@@ -119,7 +119,8 @@ def restore(run: Run) -> tuple[Agent[Any], Any]:
     if not isinstance(agent, Pets | Planet | OnPolicy):
         return agent, None
     state: Any = policy_state(run.folder, config, agent.like(jr.key(0)), told)
-    if not isinstance(agent, OnPolicy) and (state.fits == 0 if isinstance(agent, Planet) else state.scaling is None):
+    learned = {OnPolicy: "improved", Planet: "fits", Pets: "scaling"}[type(agent)]
+    if not getattr(state, learned):
         raise InputError(f"{run.folder} has only random episodes: it has not learned a policy yet, so train on.")
     return agent, state
 

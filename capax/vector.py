@@ -1,7 +1,8 @@
 """How are several episodes played side by side? One policy acts in all of them at once, in a Gymnasium vector environment.
 
 An episode is decided by its own key, and its place among the others by its number, so that a run that is stopped among them
-and goes on with the rest has the same episodes. One that has ended waits for the others.
+and goes on with the rest has the same episodes. One that has ended waits for the others. Where there is only one environment to
+be had, they are played one after the other.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ import gymnasium as gym
 import numpy as np
 from gymnasium import spaces
 
-from capax.collect import Keys, Notes, split
+from capax.collect import EpisodeCollector, Keys, Notes, split
 from capax.envs.adapt import Step, Task
+from capax.errors import EnvironmentFailed, InputError
 from capax.types import Episode, Key, Spec
 
 
@@ -31,6 +33,8 @@ class Place(gym.Env[Any, Any]):
         else:
             self.observation_space = spaces.Box(0, 255, task.image, np.uint8)
         self.action_space: Any = spaces.Box(-np.inf, np.inf, (task.action_dim,), np.float32)
+        self.note: Callable[[Any, Step], None] = lambda action, step: None
+        """Called after each step, before another place takes one: whatever happens there, this one is known."""
         self._last = np.zeros(self.observation_space.shape, self.observation_space.dtype)
         self._over = True
 
@@ -45,6 +49,7 @@ class Place(gym.Env[Any, Any]):
             return self._last, 0.0, False, False, {}
         step = self.task.step(action)
         self._last, self._over = step.obs, step.terminated or step.truncated
+        self.note(action, step)
         return step.obs, step.reward, False, False, {"step": step}
 
     def close(self) -> None:
@@ -68,26 +73,38 @@ class GroupCollector:
     _more: list[Task] = field(default_factory=list)
 
     @cached_property
-    def places(self) -> gym.vector.SyncVectorEnv:
-        """In one process: a step of most environments takes less than to tell another process of it."""
-        self._more.extend(self.make() for _ in range(self.size - 1))
+    def places(self) -> gym.vector.SyncVectorEnv | None:
+        """In one process: a step of most environments takes less than to tell another process of it. None if there is only one
+        environment to be had."""
+        try:
+            self._more.extend(self.make() for _ in range(self.size - 1))
+        except (EnvironmentFailed, InputError):  # the first could be made: a robot, or a port
+            return None
+        tasks = self.task, *self._more
+        if len({id(inner(task.env)) for task in tasks}) < self.size:
+            return None
         for task in self._more:
+            same(self.task, task)
             task.episode_steps = self.task.episode_steps
-        return gym.vector.SyncVectorEnv([partial(Place, task) for task in (self.task, *self._more)])
+        return gym.vector.SyncVectorEnv([partial(Place, task) for task in tasks])
 
     def close(self) -> None:
         """Done with those that were made here."""
         for task in self._more:
-            task.close()
+            if inner(task.env) is not inner(self.task.env):
+                task.close()
 
     def collect_all(self, agent: Any, state: Any, keys: Sequence[Key], first: int) -> list[Episode]:
         """An episode for each key, in the places from `first` on."""
+        if self.places is None:
+            return [self._alone(agent, state, key, ahead) for ahead, key in enumerate(keys)]
         seeds: list[int | None] = [None] * self.size
         acting = [keys[0]] * self.size
         playing = range(first, first + len(keys))
         for place, key in zip(playing, keys, strict=True):
             seed, k_act = split(key)
             seeds[place], acting[place] = int(seed), Keys(k_act)(0)
+            self.places.envs[place].note = partial(self.on_step, place - first)  # type: ignore[attr-defined]
         seen, _ = self.places.reset(seed=seeds)
         for place in playing:
             self.on_reset(place - first, seen[place])
@@ -101,7 +118,25 @@ class GroupCollector:
             for place in sorted(left):
                 step = infos["step"][place]
                 notes[place].add(before[place], actions[place], step, {})
-                self.on_step(place - first, actions[place], step)
                 if step.terminated or step.truncated:
                     left.remove(place)
         return [notes[place].episode() for place in playing]
+
+    def _alone(self, agent: Any, state: Any, key: Key, ahead: int) -> Episode:
+        noted = partial(self.on_reset, ahead), partial(self.on_step, ahead)
+        return EpisodeCollector(self.task, self.spec, *noted).collect(agent, state, key)
+
+
+def inner(env: Any) -> Any:
+    """What is within all wrappers."""
+    return getattr(env, "unwrapped", env)
+
+
+def same(task: Task, other: Task) -> None:
+    """Refuse environments that differ from one call to the next."""
+    for name in ("image", "obs_dim", "low", "high"):
+        if not np.array_equal(getattr(task, name), getattr(other, name)):
+            raise InputError(
+                f"{task.name} is made with other observations or actions in a second call ({name}: {getattr(task, name)}, then "
+                f"{getattr(other, name)}): let the function that makes it always make the same."
+            )

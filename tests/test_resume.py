@@ -22,9 +22,11 @@ import capax
 from capax import recording, training
 from capax.cli import main
 from capax.errors import DiskFailed, EnvironmentFailed, InputError
+from capax.runs import journal
 from capax.runs.checkpoint import Checkpoints
 from capax.runs.lock import locked
-from capax.runs.run import Run
+from capax.runs.run import INTERRUPTED, Run
+from capax.types import Spec
 
 SMALL = dict(
     hidden=8, layers=1, members=2, particles=4, population=12, elites=3, iterations=2, horizon=4, batch=16,
@@ -277,6 +279,21 @@ def test_what_was_paid_in_episodes_side_by_side_is_kept(tmp_path, monkeypatch):
     assert left == [(2, 8, 2, 30.0, True), (3, 8, 1, 10.0, False)]
     run = capax.resume(out, env=Counting)
     assert timeless(run.episodes) == whole and len(run.interrupted) == 2 and not (out / "running.jsonl").exists()
+
+
+def test_what_was_killed_while_it_wrote_down_interrupted_episodes_writes_the_others(tmp_path):
+    spec, head = Spec(25.0, 0.99, False, 4), {"steps": 0, "phase": "plan", "first": 0, "after": 0}
+    lines = [json.dumps({"episode": number, **head}) for number in range(3)]
+    lines += [json.dumps([1.0, 10.0 * (ahead + 1), 0, 0, *([ahead] * bool(ahead))]) for ahead in range(3)]
+    (tmp_path / journal.RUNNING).write_text("\n".join(lines) + "\n")
+    traces = journal.left_over(tmp_path)
+    journal.count(tmp_path, traces, 25.0, spec, "killed")
+    whole = (tmp_path / INTERRUPTED).read_bytes()
+    assert [json.loads(line)["cost"] for line in whole.splitlines()] == [10.0, 20.0, 30.0]
+    for cut in range(len(whole)):
+        (tmp_path / INTERRUPTED).write_bytes(whole[:cut])
+        journal.count(tmp_path, traces, 25.0, spec, "killed")
+        assert (tmp_path / INTERRUPTED).read_bytes() == whole
 
 
 def test_an_episode_whose_row_was_missed_is_not_interrupted(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from capax.agents.onpolicy import OnPolicy, OnPolicySettings
 from capax.agents.sight import Vectors
 from capax.collect import EpisodeCollector
 from capax.envs.adapt import make
-from capax.errors import EnvironmentFailed
+from capax.errors import EnvironmentFailed, InputError
 from capax.kappa import Fixed
 from capax.runs.run import Run
 from capax.types import Spec
@@ -124,6 +124,66 @@ def test_an_environment_that_fails_among_others_is_told(tmp_path):
         trained(tmp_path, lambda: Drift(fails_at=2))
     assert all(env.closed == 1 for env in Drift.made)
     assert [(row["episode"], row["length"]) for row in Run(tmp_path).interrupted] == [(0, 1), (1, 1), (2, 1)]
+
+
+def test_what_the_others_paid_is_known_when_one_fails(tmp_path):
+    made: list[Drift] = []
+
+    def third_fails() -> Drift:
+        made.append(Drift(fails_at=3 if len(made) == 2 else np.inf))
+        return made[-1]
+
+    with pytest.raises(EnvironmentFailed):
+        trained(tmp_path, third_fails)
+    taken = {row["episode"]: row["length"] for row in Run(tmp_path).interrupted}
+    assert taken == {0: made[0].t, 1: made[1].t, 2: 2} and taken[0] == 3
+
+
+def once(make: Any) -> Any:
+    known: list[Any] = []
+
+    def only() -> Any:
+        if known:
+            raise OSError("the port is taken")
+        known.append(make())
+        return known[0]
+
+    return only
+
+
+@pytest.mark.parametrize("what", ["the same one again", "one that can be made once", "one in other wrappers"])
+def test_where_there_is_only_one_environment_episodes_are_played_in_turn(what, tmp_path):
+    env = Drift()
+    makers = {
+        "the same one again": lambda: env,
+        "one that can be made once": once(Drift),
+        "one in other wrappers": lambda: gym.wrappers.TimeLimit(env, 6),
+    }
+    run, whole = trained(tmp_path / "one", makers[what]), trained(tmp_path / "three")
+    assert [row["length"] for row in run.episodes] == [row["length"] for row in whole.episodes]
+    for name in ("return", "cost"):
+        np.testing.assert_allclose(*([row[name] for row in made.episodes] for made in (run, whole)), rtol=1e-3)
+
+
+def test_environments_that_differ_are_refused(tmp_path):
+    class Other(Drift):
+        def __init__(self) -> None:
+            super().__init__()
+            self.action_space = spaces.Box(-1.0, float(len(Drift.made)), (1,))
+
+    with pytest.raises(InputError, match=r"^Other is made with other observations or actions in a second call \(high"):
+        trained(tmp_path, Other)
+    assert all(env.closed == 1 for env in Drift.made)
+
+
+def test_a_policy_that_was_never_improved_is_none(tmp_path):
+    run = trained(tmp_path, steps=18)
+    with pytest.raises(InputError, match="has not learned a policy yet, so train on"):
+        capax.load(run)
+    policy = capax.load(capax.resume(run, env=Drift, steps=36))
+    policy.reset()
+    policy(np.zeros(2))
+    assert policy.episodes == 0 and policy.steps == 1
 
 
 def test_the_same_seed_twice_gives_the_same_rows(tmp_path):

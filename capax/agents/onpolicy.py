@@ -276,8 +276,8 @@ class OnPolicy:
         """A state with the classes and shapes of every one that this agent comes to have."""
         return self.init(key)
 
-    def begin(self, state: OnPolicyState) -> None:
-        return None
+    def begin(self, state: OnPolicyState) -> tuple[()]:
+        return ()
 
     def act(self, state: OnPolicyState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
         """In one episode."""

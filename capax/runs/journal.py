@@ -159,8 +159,9 @@ def interrupted_row(trace: Trace, limit: float, spec: Spec, reason: str) -> dict
 def count(run: Path, traces: Sequence[Trace], limit: float, spec: Spec, reason: str) -> None:
     """Add what interrupted episodes have left to `interrupted.jsonl`, once."""
     rows = [interrupted_row(trace, limit, spec, reason) for trace in traces if trace.seen]
-    if rows and _lines(run / INTERRUPTED) <= traces[0].after:
-        folder.append(run / INTERRUPTED, "".join(json.dumps(row) + "\n" for row in rows))
+    there = max(0, _lines(run / INTERRUPTED) - traces[0].after)  # what was killed while it wrote them has written some
+    if rows[there:]:
+        folder.append(run / INTERRUPTED, "".join(json.dumps(row) + "\n" for row in rows[there:]))
 
 
 def _lines(path: Path) -> int:
