@@ -224,7 +224,10 @@ GRADIENT = dict(batch=40, minibatch=16, epochs=2, hidden=8)
     ("capax/Integrator-v0", {**RUN, "settings": {**SMALL, "products": "float32"}}),
     ("capax/Dot-v0", dict(steps=100, settings={**IMAGES, "products": "float32"})),
     ("capax/Integrator-v0", {**RUN, "settings": GRADIENT, "method": "ppo-lag"}),
-    ("capax/Dot-v0", dict(steps=100, episode_steps=20, settings=GRADIENT, method="focops")),
+    pytest.param(
+        "capax/Dot-v0", dict(steps=60, episode_steps=10, settings=GRADIENT | dict(batch=20, epochs=1), method="focops"),
+        marks=pytest.mark.slow,
+    ),
 ], ids=["states", "images", "ppo-lag", "focops from images"])  # fmt: skip
 def test_side_by_side_each_has_the_rows_of_the_run_alone(task, options, tmp_path, gpu, capsys):
     # what was never planned is the same; what was, up to rounding, which a few short episodes do not blow up
