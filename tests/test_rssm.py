@@ -105,7 +105,7 @@ def test_a_strided_convolution_has_xlas_gradient(size, kernel):
     def slopes(convolve: Any) -> Any:
         return jax.grad(lambda x, w: jnp.sin(convolve(x, w)).sum(), (0, 1))(x, w)
 
-    for ours, theirs in zip(slopes(convolution.of_stride_2), slopes(convolution.by_twos), strict=True):
+    for ours, theirs in zip(slopes(convolution.twos_by_images), slopes(convolution.by_twos), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-3)
 
 

@@ -42,72 +42,43 @@ def plain(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-@jax.custom_vjp
-def by_images(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
-    """`plain`, whose kernel's gradient is summed image by image."""
-    return plain(x, kernel)
-
-
-def _forward(x: Any, kernel: Any) -> tuple[Any, Any]:
-    return plain(x, kernel), (x, kernel)
-
-
-def _backward(seen: Any, g: Float[Array, "N h w o"]) -> tuple[Any, Any]:
-    x, kernel = seen
-    k, (h, w, _) = kernel.shape[0], g.shape[1:]
-    around = jnp.pad(g, ((0, 0), (k - 1, k - 1), (k - 1, k - 1), (0, 0)))
-
-    def patches(image: Any) -> Any:
-        return jnp.concatenate([image[a : a + h, b : b + w] for a in range(k) for b in range(k)], -1)
-
-    return plain(around, kernel[::-1, ::-1].swapaxes(2, 3)), summed(patches, x, g).reshape(kernel.shape)
-
-
-by_images.defvjp(_forward, _backward)
+def by_twos(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+    """XLA's convolution of stride 2, without padding."""
+    return jax.lax.conv_general_dilated(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def strided(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
     """A convolution of stride 2 without padding, of any kernel; for few channels, where `halved` gains nothing."""
-    return (of_stride_2 if jax.default_backend() == "cpu" else by_twos)(x, kernel)
+    return (twos_by_images if jax.default_backend() == "cpu" else by_twos)(x, kernel)
 
 
-def by_twos(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
-    """XLA's."""
-    return jax.lax.conv_general_dilated(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+def image_by_image(convolve: Callable[[Any, Any], Any], stride: int) -> Callable[[Any, Any], Any]:
+    """The same convolution, whose kernel's gradient is summed image by image: the patches of one image stay in the cache."""
+
+    @jax.custom_vjp
+    def made(x: Any, kernel: Any) -> Any:
+        return convolve(x, kernel)
+
+    def forward(x: Any, kernel: Any) -> tuple[Any, Any]:
+        return convolve(x, kernel), (x, kernel)
+
+    def backward(seen: Any, g: Float[Array, "N h w o"]) -> tuple[Any, Any]:
+        x, kernel = seen
+        k, (h, w, o) = len(kernel), g.shape[1:]
+        down, across = (slice(stride * (n - 1) + 1) for n in (h, w))
+
+        def add(total: Any, at: Any) -> tuple[Any, None]:
+            image, slope = at
+            taps = [image[a:, b:][down, across][::stride, ::stride] for a in range(k) for b in range(k)]
+            patches = jnp.concatenate(taps, -1).reshape(h * w, -1)
+            return total + patches.T @ slope.reshape(h * w, o), None
+
+        total, _ = jax.lax.scan(add, jnp.zeros((kernel[..., 0].size, o), g.dtype), (x, g))
+        (towards,) = jax.vjp(lambda x: convolve(x, kernel), x)[1](g)
+        return towards, total.reshape(kernel.shape)
+
+    made.defvjp(forward, backward)
+    return made
 
 
-@jax.custom_vjp
-def of_stride_2(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
-    """`by_twos`, whose kernel's gradient is summed image by image."""
-    return by_twos(x, kernel)
-
-
-def _of_stride_2(x: Any, kernel: Any) -> tuple[Any, Any]:
-    return by_twos(x, kernel), (x, kernel)
-
-
-def _back_2(seen: Any, g: Float[Array, "N h w o"]) -> tuple[Any, Any]:
-    x, kernel = seen
-    rows, columns = (slice(2 * n - 1) for n in g.shape[1:3])
-
-    def patches(image: Any) -> Any:
-        taps = [image[a:, b:][rows, columns][::2, ::2] for a in range(len(kernel)) for b in range(len(kernel))]
-        return jnp.concatenate(taps, -1)
-
-    (towards,) = jax.vjp(lambda x: by_twos(x, kernel), x)[1](g)
-    return towards, summed(patches, x, g).reshape(kernel.shape)
-
-
-of_stride_2.defvjp(_of_stride_2, _back_2)
-
-
-def summed(patches: Callable[[Any], Any], x: Float[Array, "N ..."], g: Float[Array, "N h w o"]) -> Float[Array, "p o"]:
-    """The gradient of a kernel, image by image: the patches of one image stay in the cache."""
-
-    def add(total: Any, at: Any) -> tuple[Any, None]:
-        image, slope = at
-        flat = patches(image).reshape(slope[..., 0].size, -1)
-        return total + flat.T @ slope.reshape(len(flat), -1), None
-
-    size = jax.eval_shape(patches, x[0]).shape[-1]
-    return jax.lax.scan(add, jnp.zeros((size, g.shape[-1]), g.dtype), (x, g))[0]
+by_images, twos_by_images = image_by_image(plain, 1), image_by_image(by_twos, 2)
