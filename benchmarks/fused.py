@@ -1,7 +1,7 @@
 """How long does one plan take at the paper's HalfCheetah size, with the plain rollout and with the fused one? (on a GPU)
 
-python benchmarks/fused.py                                  the plain rollout, then these tilings, one row each
-python benchmarks/fused.py 64,4,1,128,0+-1 128,8,2,128,     tilings of your own: rows, warps, stages, piece, what is kept
+python benchmarks/fused.py             both, and several plans in one call with the fused one
+python benchmarks/fused.py 2 4 8       numbers of plans of your own
 """
 
 from __future__ import annotations
@@ -22,29 +22,11 @@ from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings, Scaling
 from capax.planning import fused
 from capax.planning.ccem import CEM, plan
-from capax.planning.fused import Tiling
 
 S, A = 17, 6
 SETTINGS, CANDIDATES = EnsembleSettings(products="bfloat16"), CEM()
-TILINGS = (
-    "64,4,1,128,0+-1",  # two programs to a multiprocessor
-    "128,8,2,128,",  # weights of the next layer on their way
-    "128,8,1,128,1+2",  # two layers stay on the chip
-    "64,4,1,128,",
-    "128,8,1,128,0+-1+1",
-    "128,8,1,128,0+-1",
-    "64,4,1,64,0+-1",
-    "64,4,2,128,",
-    "32,4,1,128,0+-1",
-)
+LANES = (2, 3, 8)
 REPEATS = 30
-
-
-def tiling_of(text: str) -> Tiling:
-    """ "64,4,1,128,0+-1" as a tiling."""
-    *sizes, kept = text.split(",")
-    rows, warps, stages, piece = map(int, sizes)
-    return Tiling(rows, warps, stages, piece, tuple(int(number) for number in kept.split("+") if number))
 
 
 def made() -> tuple[Any, Any]:
@@ -76,31 +58,34 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
     return first, statistics.median(took[3:])
 
 
-def measured(name: str, ready: Any, rollout: Any, params: Any, other: Any = None) -> Any:
-    """Print a row: the whole plan, one rollout alone, and how far the rollout is from another; returns the rollout's."""
+def measured(name: str, ready: Any, rollout: Any, params: Any, other: Any = None, lanes: int = 1) -> None:
+    """Print a row: the whole plan, one rollout alone, and how far the rollout is from another."""
     start, warm = jnp.zeros(S), jnp.zeros((CANDIDATES.horizon, A))
     actions = jr.uniform(jr.key(3), (CANDIDATES.population, CANDIDATES.horizon, A), minval=-1.0)
 
-    @jax.jit
     def act(key: Any, params: Any) -> Any:
-        return plan(key, ready(params), start, warm, 0.1, 100.0, False, rollout=rollout, cem=CANDIDATES)
+        return plan(key, params, start, warm, 0.1, 100.0, False, rollout=rollout, cem=CANDIDATES)
 
-    imagine = jax.jit(rollout)
+    def imagine(key: Any, params: Any) -> Any:
+        return rollout(params, start, actions, key)
+
     packed = jax.block_until_ready(jax.jit(ready)(params))
-    alone, thought = (
-        timed(lambda: imagine(packed, start, actions, jr.key(4)))[1],
-        imagine(packed, start, actions, jr.key(4)),
-    )
-    compiled, whole = timed(lambda: act(jr.key(5), params))
+    keys = jr.key(4) if lanes == 1 else jr.split(jr.key(4), lanes)
+    if lanes > 1:
+        packed = jax.tree.map(lambda leaf: jnp.stack([leaf] * lanes), packed)
+        act, imagine = jax.vmap(act), jax.vmap(imagine)
+    act, imagine = jax.jit(act), jax.jit(imagine)
+    alone = timed(lambda: imagine(keys, packed))[1]
+    compiled, whole = timed(lambda: act(keys, packed))
     apart = ""
     if other is not None:
+        thought = imagine(keys, packed)
         parts = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(thought[:3], other[:3], strict=True)]
         apart = "  ".join(f"{part:8.5f}" for part in parts)
     print(f"{name:24s} {whole:9.3f} {alone:12.3f} {compiled:10.1f}   {apart}", flush=True)
-    return thought
 
 
-def main(texts: list[str]) -> None:
+def main(numbers: list[int]) -> None:
     device = jax.devices()[0]
     print(f"{device.device_kind}, JAX {jax.__version__}; differences are means, in deviations of float32's", flush=True)
     print(
@@ -112,20 +97,16 @@ def main(texts: list[str]) -> None:
         actions = jr.uniform(jr.key(3), (CANDIDATES.population, CANDIDATES.horizon, A), minval=-1.0)
         truth = exact(params, jnp.zeros(S), actions, jr.key(4))
     sizes = {name: getattr(SETTINGS, name) for name in ("particles", "hidden", "layers", "floor")}
-    rows: list[tuple[str, Any, Any]] = []
-    for text in texts:
-        tiling = tiling_of(text)
-        packing = partial(fused.pack, dtype=SETTINGS.products, piece=tiling.piece)
-        rows.append(
-            (text, lambda p, packing=packing: (packing(*p), p[1]), partial(fused.rollout, tiling=tiling, **sizes))
-        )
-    rows.insert(1, ("plain", lambda params: params, partial(ensemble.rollout, settings=SETTINGS)))
-    for name, ready, rollout in rows:
-        try:
-            measured(name, ready, rollout, params, truth)
-        except Exception as error:  # a tiling that does not fit says so, and the next one is tried
-            print(f"{name:24s} {type(error).__name__}: {' '.join(str(error).split())[:300]}", flush=True)
+    fast = partial(fused.rollout, **sizes)
+
+    def ready(params: Any) -> Any:
+        return fused.pack(*params, dtype=SETTINGS.products), params[1]
+
+    measured("plain", lambda params: params, partial(ensemble.rollout, settings=SETTINGS), params, truth)
+    measured("fused", ready, fast, params, truth)
+    for lanes in numbers:
+        measured(f"fused, {lanes} plans", ready, fast, params, lanes=lanes)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(TILINGS))
+    main([int(word) for word in sys.argv[1:]] or list(LANES))

@@ -73,10 +73,16 @@ def images_work(settings: PlanetSettings, action_dim: int = CONTROLS) -> Work:
 
 def planned(function: Any, arguments: tuple[Any, ...], lanes: int = 1) -> Callable[[], Any]:
     """A plan as an agent has it made, or several in one call, the actions on the host; the first argument is the key."""
+
+    def fetched(*plans: Any) -> list[Any]:
+        for plan in plans:
+            plan.copy_to_host_async()
+        return [np.asarray(plan) for plan in plans]
+
     if lanes == 1:
-        return lambda: np.asarray(function(*arguments)[0])
+        return lambda: fetched(function(*arguments)[0])
     own = [(jr.key(lane), *arguments[1:]) for lane in range(lanes)]
-    return lambda: [np.asarray(answer[0]) for answer in stacked(function.__wrapped__, ())(*own)]
+    return lambda: fetched(*(answer[0] for answer in stacked(function.__wrapped__, ())(*own)))
 
 
 @cache

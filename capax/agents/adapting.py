@@ -59,6 +59,7 @@ def first_finite(
     for make in plans:
         if make is not None:
             packed, carry = make()
+            packed.copy_to_host_async()  # queued behind the plan: sooner there than asked for once it is done
             action, info = np.split(np.asarray(packed), [action_dim])
             if np.isfinite(action).all() and np.isfinite(info[0]):
                 break

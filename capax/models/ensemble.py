@@ -50,7 +50,7 @@ class EnsembleSettings:
     products: str = "auto"
     """Matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32 elsewhere)."""
     rollout: str = "auto"
-    """Imagining on a GPU: plain, fused (one kernel for all steps), or auto (fused on the GPUs it is measured on)."""
+    """Imagining on a GPU: plain, fused (one kernel for all steps), or auto (fused where it can be)."""
     learning_rate: float = 1e-3
     """Of Adam."""
     batch: int = 256
@@ -343,15 +343,15 @@ def imagination(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> tu
 
     dtype = type_of(settings.products)
     refused = fused.refusal(obs_dim, action_dim, settings.hidden, settings.layers, dtype)
-    if asked and refused:
+    if (has := getattr(jax.devices()[0], "compute_capability", "none")) != fused.CAPABLE:
+        refused = f"is written for an H100 or H200 (compute capability {fused.CAPABLE}, and this GPU has {has})"
+    if refused and asked:
         raise InputError(f"rollout is fused, which {refused}: choose auto or plain.")
-    measured = dtype == "bfloat16" and jax.devices()[0].compute_capability in fused.MEASURED
-    if refused or not (asked or measured):
+    if refused:
         return plain
     sizes = {name: getattr(settings, name) for name in ("particles", "hidden", "layers", "floor")}
     pack = jax.jit(partial(fused.pack, dtype=dtype))
-    tiling = fused.tiling_for(obs_dim, action_dim, settings.hidden, settings.layers, dtype)
-    return lambda params: (pack(*params), params[1]), partial(fused.rollout, tiling=tiling, **sizes)
+    return lambda params: (pack(*params), params[1]), partial(fused.rollout, **sizes)
 
 
 def judged(

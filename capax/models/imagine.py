@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -27,7 +26,6 @@ def rollout(
     key: Key,
     *,
     settings: RSSMSettings,
-    recurrence: Callable[..., Any] | None = None,
 ) -> Imagined:
     """Imagine each candidate from a belief, or from one of its own; the heads see all steps at once."""
     net, _ = params
@@ -36,7 +34,7 @@ def rollout(
     half = jax.tree.map(lambda leaf: leaf.astype(dtype), net)
     noise = jr.normal(key, (H, settings.stoch)).astype(dtype)  # the same whatever the products
     begin = Belief(*(part.astype(dtype) for part in start))
-    h, s = (recurrence or way(settings))(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
+    h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
     reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
     before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])
     moves = actions.swapaxes(0, 1).astype(dtype)
@@ -77,18 +75,6 @@ def recurrence(
 
     _, beliefs = jax.lax.scan(step, (first, net.gru.h(first.h)), (moved, noise), unroll=UNROLLED)
     return beliefs.h, beliefs.s
-
-
-def way(settings: RSSMSettings) -> Callable[..., Any]:
-    """How the recurrence is done here: as above, or with a kernel for each step."""
-    if jax.default_backend() != "gpu" or type_of(settings.products) != "bfloat16":
-        return recurrence
-    from capax.planning import fused_latent  # Pallas is slow to import
-
-    known = jax.devices()[0].compute_capability in fused_latent.MEASURED
-    return (
-        fused_latent.recurrence if known and not fused_latent.refused(settings.deter, settings.hidden) else recurrence
-    )
 
 
 def _both(layer: Dense) -> tuple[Any, Any]:
