@@ -103,6 +103,8 @@ def main() -> None:
     found = [judged(net, batch(), jr.key(number), SETTINGS) for number in range(20)]
     known = flags.margins(*(np.concatenate(part) for part in zip(*found, strict=True)))
 
+    params = imagine.ready(net, SETTINGS)
+
     @jax.jit
     def step(key: Any, image: Any, belief: Any, last: Any, kappa: Any) -> Any:
         k_filter, k_plan = jr.split(key)
@@ -110,9 +112,7 @@ def main() -> None:
         noise = jr.normal(k_filter, (SETTINGS.stoch,))
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=SETTINGS.min_sd)
         rollout, nothing = partial(imagine.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
-        chosen, _, _ = plan(
-            k_plan, (net, None), belief, nothing, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER
-        )
+        chosen, _, _ = plan(k_plan, params, belief, nothing, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER)
         return chosen[0], belief
 
     for share in (None, 0.02, 0.1, 0.3):

@@ -98,7 +98,8 @@ def images_plan(settings: PlanetSettings) -> Callable[[], Any]:
     net = made_up(rssm.init, IMAGE[-1], CONTROLS, settings.rssm)
     carry = rssm.start((), settings.rssm), jnp.zeros(CONTROLS)
     told = pictures(1).episodes[0].image[0], carry, np.float32(0.1), np.float32(0.0), True
-    return planned(stepping(settings, CONTROLS), (jr.key(1), net, *told))
+    ready, step = stepping(settings, CONTROLS)
+    return planned(step, (jr.key(1), ready(net), *told))
 
 
 def states_fit(settings: PetsSettings, samples: int) -> Callable[[], Any]:

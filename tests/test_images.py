@@ -188,13 +188,13 @@ def test_the_belief_is_filtered_as_it_acts(run):
 @pytest.mark.parametrize(("rule", "after"), [(Conformal(0.1), 100.0), (Adam(start=1.0), 1.0)])
 def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatch):
     used: list[float] = []
-    real = planet.stepping(small(), 2)
+    ready, real = planet.stepping(small(), 2)
 
     def step(*arguments: Any) -> Any:
         used.append(float(arguments[4]))
         return real(*arguments)
 
-    monkeypatch.setattr(planet, "stepping", lambda *sizes: step)
+    monkeypatch.setattr(planet, "stepping", lambda *sizes: (ready, step))
     agent = Planet(Spec(2.0, 0.99, False, 9), rule, (64, 64, 3), 2, small())
     state = agent.init(jr.key(0))._replace(fits=1)
     margins = tuple(np.linspace(0.0, 100.0, len(flags.LEVELS)))

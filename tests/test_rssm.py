@@ -262,7 +262,7 @@ def test_a_rollout_is_the_prior_step_by_step(net):
     N, H = 4, 3
     actions = jr.uniform(jr.key(3), (N, H, A), minval=-1.0)
     first = Belief(jr.normal(jr.key(4), (TINY.deter,)), jr.normal(jr.key(5), (TINY.stoch,)))
-    imagined = imagine.rollout((net, None), first, actions, jr.key(6), settings=TINY)
+    imagined = imagine.rollout(imagine.ready(net, TINY), first, actions, jr.key(6), settings=TINY)
     noise = jr.normal(jr.key(6), (H, 1, TINY.stoch))
     belief = Belief(*(jnp.broadcast_to(part, (N, part.shape[-1])) for part in first))
     for t in range(H):
@@ -280,10 +280,8 @@ def test_a_rollout_is_the_prior_step_by_step(net):
 def test_half_precision_is_close(net):
     actions = jr.uniform(jr.key(3), (4, 3, A), minval=-1.0)
     one, other = (
-        imagine.rollout(
-            (net, None), rssm.start((), TINY), actions, jr.key(6), settings=replace(TINY, products=products)
-        )
-        for products in ("float32", "bfloat16")
+        imagine.rollout(imagine.ready(net, own), rssm.start((), TINY), actions, jr.key(6), settings=own)
+        for own in (replace(TINY, products=products) for products in ("float32", "bfloat16"))
     )
     np.testing.assert_allclose(one.reward, other.reward, atol=0.05)
     np.testing.assert_allclose(one.uncertainty, other.uncertainty, rtol=0.1)
@@ -299,7 +297,8 @@ def test_what_was_done_is_judged_as_a_plan_would_be(net):
         for row in range(3):
             here, span = 3 * number + row, slice(at, at + 5)
             start = Belief(belief.h[at, row], belief.s[at, row])
-            alone = imagine.rollout((net, None), start, data.action[row : row + 1, span], jr.key(0), settings=TINY)
+            move = data.action[row : row + 1, span]
+            alone = imagine.rollout(imagine.ready(net, TINY), start, move, jr.key(0), settings=TINY)
             worst = int(jnp.argmin(-alone.cost / alone.uncertainty))
             np.testing.assert_allclose(logit[here], alone.cost[0, 0, worst], rtol=1e-4)
             np.testing.assert_allclose(u[here], alone.uncertainty[0, 0, worst], rtol=1e-4)

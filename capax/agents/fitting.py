@@ -103,7 +103,7 @@ def judged(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[An
         jnp.moveaxis(jnp.asarray(part)[:, steps], 1, 0).reshape(first.size * B, ahead, *part.shape[2:])
         for part in (data.action, data.reward, data.cost)
     )
-    imagined = imagine.rollout((net, None), start, action, key, settings=settings)
+    imagined = imagine.rollout(imagine.ready(net, settings), start, action, key, settings=settings)
     logit, u = imagined.cost[:, 0], imagined.uncertainty[:, 0]
     worst = jnp.argmax(logit / u, axis=1)[:, None]
     logit, u = (jnp.take_along_axis(part, worst, 1)[:, 0] for part in (logit, u))

@@ -14,6 +14,7 @@ import numpy as np
 
 from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
 from capax.agents.fitting import fit
+from capax.agents.ready import Ready
 from capax.agents.start import uniform
 from capax.checks import above_0, settle, whole
 from capax.errors import InputError
@@ -82,23 +83,22 @@ class Carried(NamedTuple):
 
 
 @once
-def stepping(settings: PlanetSettings, action_dim: int) -> Any:
-    """See an image and plan, compiled once for all agents of these sizes."""
+def stepping(settings: PlanetSettings, action_dim: int) -> tuple[Any, Any]:
+    """What makes a model ready, and what sees an image and plans; compiled once for all agents of these sizes."""
     rollout = partial(imagine.rollout, settings=settings.rssm)
 
-    def step(key: Key, net: RSSM, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
-        belief, last = carry
+    def step(key: Key, model: Any, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
+        (net, params), (belief, last) = model, carry
         k_filter, k_plan = jr.split(key)
         embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
         noise = jr.normal(k_filter, (settings.rssm.stoch,))
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
         nothing = jnp.zeros((settings.cem.horizon, action_dim))
-        chosen, _, info = plan(
-            k_plan, (net, None), belief, nothing, kappa, limit, binary, rollout=rollout, cem=settings.cem
-        )
+        chosen, _, info = plan(k_plan, params, belief, nothing, kappa, limit, binary, rollout=rollout, cem=settings.cem)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
 
-    return shared(jax.jit(step))
+    make = jax.jit(partial(imagine.ready, settings=settings.rssm))
+    return lambda net: (net, make(net)), shared(jax.jit(step))
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,10 @@ class Planet:
     @cached_property
     def _mirror(self) -> Mirror:
         return Mirror(self.capacity or self.settings.buffer, self.settings.rssm.chunk)
+
+    @cached_property
+    def _ready(self) -> Ready:
+        return Ready(stepping(self.settings, self.action_dim)[0])
 
     @cached_property
     def _decode(self) -> Any:
@@ -141,10 +145,10 @@ class Planet:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
         per_step = np.float32(self.spec.limit / self.spec.scale)
         kappa = np.float32(self.rule.careful(state.rule) if carry.spent > self.spec.limit else state.rule.kappa)
-        step, last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
+        (_, step), last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
 
         def planned(net: RSSM) -> Any:
-            return lambda: step(key, net, obs, last, kappa, per_step, state.binary)
+            return lambda: step(key, self._ready(net), obs, last, kappa, per_step, state.binary)
 
         good = None if state.good is None else planned(state.good)
         plans = planned(state.model), good

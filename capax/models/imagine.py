@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import jax.random as jr
@@ -19,27 +20,43 @@ UNROLLED = 12
 """Steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
 
 
-def rollout(
-    params: tuple[RSSM, Any],
-    start: Belief,
-    actions: Float[Array, "N H A"],
-    key: Key,
-    *,
-    settings: RSSMSettings,
-) -> Imagined:
-    """Imagine each candidate from a belief, or from one of its own; the heads see all steps at once."""
-    net, _ = params
-    N, H, _ = actions.shape
+def ready(net: RSSM, settings: RSSMSettings) -> tuple[RSSM, Any]:
+    """What plans read, made once per fit: all but the members in the type of the products, and the kernel's, if one is taken."""
     dtype = type_of(settings.products)
-    half = jax.tree.map(lambda leaf: leaf.astype(dtype), net)
+    half = eqx.tree_at(lambda n: n.members, jax.tree.map(lambda leaf: leaf.astype(dtype), net), net.members)
+    kernel = fused(settings, net.embed.w.shape[0] - settings.stoch)
+    return half, None if kernel is None else kernel.pack(net)
+
+
+def fused(settings: RSSMSettings, action_dim: int) -> Any:
+    """`planning.fused_latent` on the GPUs that it is measured on; None elsewhere, and for models that are too large."""
+    if jax.default_backend() != "gpu" or type_of(settings.products) != "bfloat16":
+        return None
+    from capax.planning import fused_latent  # Pallas is slow to import
+
+    capable = getattr(jax.devices()[0], "compute_capability", "") in fused_latent.MEASURED
+    room = fused_latent.fits(settings.deter, settings.hidden, settings.stoch, action_dim)
+    return fused_latent if capable and room else None
+
+
+def rollout(
+    params: tuple[RSSM, Any], start: Belief, actions: Float[Array, "N H A"], key: Key, *, settings: RSSMSettings
+) -> Imagined:
+    """Imagine each candidate from a belief, or from one of its own; the heads see all steps at once. `params`: of `ready`."""
+    half, packed = params
+    N, H, A = actions.shape
+    dtype = type_of(settings.products)
     noise = jr.normal(key, (H, settings.stoch)).astype(dtype)  # the same whatever the products
     begin = Belief(*(part.astype(dtype) for part in start))
-    h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
+    if packed is None:
+        h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
+    else:
+        h, s = fused(settings, A).recurrence(packed, *begin, actions, noise, min_sd=settings.min_sd)
     reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
     before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])
     moves = actions.swapaxes(0, 1).astype(dtype)
     rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
-    _, u = disagreement(net.members, *rows)  # a variance of 1e-4 needs its digits
+    _, u = disagreement(half.members, *rows)  # a variance of 1e-4 needs its digits
     u = uncertainty(u, settings).reshape(H, N).T
     return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
 

@@ -347,7 +347,7 @@ class Interpreted(Hands):
     def product(self, parts: Any, arrivals: Any = ()) -> Any:
         for arrival in arrivals:
             plgpu.barrier_wait(arrival)
-        return sum(jnp.dot(h, weights[...], preferred_element_type=jnp.float32) for h, weights in parts)
+        return sum(jnp.dot(h[...], weights[...], preferred_element_type=jnp.float32) for h, weights in parts)
 
     def swish(self, half: Any) -> Any:
         return half + half * jnp.tanh(half)

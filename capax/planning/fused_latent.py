@@ -1,0 +1,281 @@
+"""Which beliefs would candidates of an image model come to, in one GPU kernel? The whole recurrence of `models.imagine`.
+
+A cluster of programs takes a tile of 64 candidates for all H steps. Each of them makes some columns of h and of the prior's
+hidden layer, keeps the weights of these on its chip, and sends what it made to the others; s, which needs all of them, every
+program makes for itself. So nothing but actions is read from step to step, and a step is two exchanges between neighbours. As in
+`planning.fused`, biases are rows of the matrices, carried by columns that are always 1; on a CPU the kernel is interpreted, as
+one program that makes all columns.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array, lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import mosaic_gpu as plgpu
+from jaxtyping import Float
+
+from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TILE, Hands, Interpreted, padded, softplus
+
+MEASURED: tuple[str, ...] = ()
+"""Compute capabilities on which `benchmarks/fused_latent.py` has shown that the kernel agrees and gains; taken there."""
+COLUMNS, PARTS = 32, 8
+"""Columns that a program makes, and the most programs of a cluster."""
+OPEN = 60.0
+"""Logit of a gate that keeps the ones of h what they are."""
+
+
+class Shape(NamedTuple):
+    """Sizes of a packed recurrence."""
+
+    parts: int
+    """Programs of a cluster."""
+    columns: int
+    """Of h and of the hidden layer, that each of them makes."""
+    wide: int
+    """x, with the ones."""
+    stoch: int
+    moves: int
+    """Actions, with the ones."""
+
+    @classmethod
+    def of(cls, deter: int, hidden: int, stoch: int, actions: int, columns: int = COLUMNS) -> Shape:
+        parts = -(-(max(deter, hidden) + ONES) // columns)
+        return cls(parts, columns, padded(deter + ONES), padded(stoch), padded(actions + ONES))
+
+    @property
+    def bytes(self) -> int:
+        """On the chip of a program, in bfloat16: weights, then the tile's h and hidden layer."""
+        whole, own = self.parts * self.columns, self.columns
+        weights = (self.stoch + self.moves + 3 * own) * self.wide + whole * (4 * own + 2 * self.stoch)
+        return 2 * (weights + 2 * ROWS * whole)
+
+
+class Packed(NamedTuple):
+    """A recurrence as the kernel reads it: C parts with P columns each, X columns of x."""
+
+    of_s: Float[Array, "S X"]
+    of_move: Float[Array, "M X"]
+    of_x: Float[Array, "C X 3*P"]
+    """Gates, a part's columns: new, reset, update; the last two halved, for `sigmoid`."""
+    of_h: Float[Array, "C C P 3*P"]
+    """The same, for each part's columns of h."""
+    hidden: Float[Array, "C C P P"]
+    prior: Float[Array, "C P 2*S"]
+    """Means and raw deviations of s."""
+
+
+def fits(deter: int, hidden: int, stoch: int, actions: int) -> bool:
+    """Whether the chip has room for a model of these sizes."""
+    shape = Shape.of(deter, hidden, stoch, actions)
+    return shape.parts <= PARTS and shape.wide <= MOST and shape.bytes <= ON_CHIP
+
+
+def pack(net: Any, dtype: Any = jnp.bfloat16, columns: int = COLUMNS) -> Packed:
+    """Pad, cut and cast, once per fit, what every step reads."""
+    (first, second), D, S = net.prior, net.gru.h.w.shape[0], net.prior[1].w.shape[1] // 2
+    U, A = first.w.shape[1], net.embed.w.shape[0] - S
+    C, P, X, wide_s, M = Shape.of(D, U, S, A, columns)
+    whole = C * P
+
+    def placed(x: Any, *sizes: int) -> Any:
+        return jnp.pad(x.astype(jnp.float32), [(0, n - m) for n, m in zip(sizes, x.shape, strict=True)])
+
+    def carried(matrix: Any, bias: Any, ones: int) -> Any:
+        """With a bias in the rows of the ones: what it is rounded to, and what is left."""
+        rounded = bias.astype(dtype).astype(jnp.float32)
+        return matrix.at[ones, : len(bias)].set(rounded).at[ones + 1, : len(bias)].set(bias - rounded)
+
+    def stays(matrix: Any, row: int, column: int, value: float = 1.0) -> Any:
+        return matrix.at[row, column : column + ONES].set(value)
+
+    def gates(layer: Any, rows: int, biases: tuple[Any, ...]) -> Any:
+        """[rows 3 whole]: new, reset, update."""
+        r, z, n = jnp.split(layer.w, 3, -1)
+        made = [placed(part, rows, whole) for part in (n, r / 2.0, z / 2.0)]
+        return [carried(part, bias, D) for part, bias in zip(made, biases, strict=True)]
+
+    def shared(matrices: list[Any], rows: int) -> Any:
+        """[C rows 3*P]: of each part, its columns of each matrix side by side."""
+        stacked = jnp.stack(matrices, 1).reshape(rows, len(matrices), C, P)
+        return stacked.transpose(2, 0, 1, 3).reshape(C, rows, len(matrices) * P)
+
+    (rx, zx, nx), (rh, zh, nh) = (jnp.split(layer.b.astype(jnp.float32), 3) for layer in (net.gru.x, net.gru.h))
+    none = jnp.zeros(D)
+    x_gates = gates(net.gru.x, X, (nx, (rx + rh) / 2.0, (zx + zh) / 2.0))
+    x_gates[2] = stays(x_gates[2], D, D, OPEN)
+    h_gates = gates(net.gru.h, whole, (nh, none, none))
+    moves = carried(placed(net.embed.w[S:], M, X), net.embed.b.astype(jnp.float32), M - ONES)
+    layer = carried(placed(first.w, whole, whole), first.b.astype(jnp.float32), D)
+    heads = [
+        carried(placed(w, whole, wide_s), b.astype(jnp.float32), U)
+        for w, b in zip(jnp.split(second.w, 2, -1), jnp.split(second.b, 2), strict=True)
+    ]
+    packed = Packed(
+        placed(net.embed.w[:S], wide_s, X),
+        stays(moves, M - ONES, D),
+        shared(x_gates, X),
+        shared(h_gates, whole).reshape(C, C, P, 3 * P),
+        shared([stays(layer, D, U)], whole).reshape(C, C, P, P),
+        jnp.concatenate(heads, 1).reshape(C, P, 2 * wide_s),
+    )
+    return jax.tree.map(lambda part: part.astype(dtype), packed)
+
+
+def recurrence(
+    packed: Packed,
+    h: Float[Array, "*N H"],
+    s: Float[Array, "*N S"],
+    actions: Float[Array, "N T A"],
+    noise: Float[Array, "T S"],
+    *,
+    min_sd: float,
+    interpret: Any = None,
+) -> tuple[Float[Array, "T N H"], Float[Array, "T N S"]]:
+    """What `models.imagine.recurrence` returns, of a packed model."""
+    (N, T, _), S, D, dtype = actions.shape, s.shape[-1], h.shape[-1], packed.of_s.dtype
+    (wide_s, X), M, (C, _, _, P) = packed.of_s.shape, packed.of_move.shape[0], packed.hidden.shape
+    shape, rows = Shape(C, P, X, wide_s, M), -(-N // ROWS) * ROWS
+
+    def filled(x: Any, columns: int, ones: int = 0) -> Any:
+        """[… columns]: x, ones after it, and zeros."""
+        x = jnp.concatenate([x.astype(dtype), jnp.ones((*x.shape[:-1], ones), dtype)], -1)
+        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, columns - x.shape[-1])])
+
+    def each(x: Any) -> Any:
+        """One row for all candidates, or one for each, as one for each row of the tiles."""
+        return jnp.pad(jnp.broadcast_to(x, (N, x.shape[-1])), ((0, rows - N), (0, 0)))
+
+    begun = each(filled(h, C * P, ONES)).reshape(rows, C, P).swapaxes(0, 1)
+    moves = jnp.concatenate([filled(actions, M - ONES), jnp.ones((N, T, ONES), dtype)], -1)
+    moves = jnp.pad(moves, ((0, rows - N), (0, 0), (0, 0))).swapaxes(0, 1)
+    eps = jnp.pad(noise.astype(jnp.float32), ((0, 0), (0, wide_s - S)))
+    hs, ss = _kernel(shape, T, rows, min_sd, interpret)(*packed, begun, each(filled(s, wide_s)), moves, eps)
+    hs = hs.transpose(0, 2, 1, 3).reshape(T, rows, C * P)
+    return hs[:, :N, :D], ss[:, :N, :S]
+
+
+def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) -> Any:
+    """What makes h `[T C rows P]` and s `[T rows S]` of a packed recurrence, a first h, a first s, moves and noise."""
+    (C, P, X, S, M), kind = shape, jnp.float32 if interpret else jnp.bfloat16
+    layouts = () if interpret else (plgpu.TilingTransform((8, TILE)), plgpu.SwizzleTransform(2 * TILE))
+
+    def room(*size: int) -> Any:
+        return plgpu.SMEM(size, kind, transforms=layouts)
+
+    weights = room(S, X), room(M, X), room(X, 3 * P), room(C, P, 3 * P), room(C, P, P), room(C, P, 2 * S)
+    tiles = room(C, ROWS, P), room(C, ROWS, P)
+    free = plgpu.Barrier() if interpret else plgpu.ClusterBarrier(collective_axes=("part",))
+    barriers = plgpu.Barrier(num_arrivals=3 + 4 * C), plgpu.Barrier(num_arrivals=C), plgpu.Barrier(num_arrivals=C), free
+
+    def programme(*refs: Any) -> None:
+        def with_room(*scratch: Any) -> None:
+            part = jnp.int32(0) if interpret else lax.axis_index("part")
+            hands = Alone() if interpret else Neighbours()
+            _imagine(shape, steps, min_sd, (part, lax.axis_index("tile") * ROWS), refs, scratch, hands)
+
+        pl.run_scoped(with_room, *weights, *tiles, *barriers, collective_axes="group")
+
+    shapes = jax.ShapeDtypeStruct((steps, C, rows, P), kind), jax.ShapeDtypeStruct((steps, rows, S), kind)
+    return plgpu.kernel(
+        programme,
+        out_type=shapes,
+        grid=(rows // ROWS,),
+        grid_names=("tile",),
+        cluster=() if interpret else (C,),
+        cluster_names=() if interpret else ("part",),
+        num_threads=1,
+        thread_name="group",
+        compiler_params=plgpu.CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
+        interpret=interpret,
+    )
+
+
+def _imagine(shape: Shape, steps: int, min_sd: float, place: Any, refs: Any, scratch: Any, hands: Any) -> None:
+    """All steps of a tile, a part's columns."""
+    (of_s, of_move, of_x, of_h, hidden, prior, begun, s_begun, moves, noise, h_out, s_out), (part, row) = refs, place
+    w_s, w_move, w_x, w_h, w_hidden, w_prior, h_all, u_all, fetched, h_there, u_there, free = scratch
+    (C, P, _, S, _), everyone = shape, range(shape.parts)
+    here = pl.ds(row, ROWS)
+    for source, target in ((of_s, w_s), (of_move, w_move), (of_x.at[part], w_x)):
+        plgpu.copy_gmem_to_smem(source, target, fetched)
+    for other in everyone:
+        given = of_h.at[part, other], hidden.at[part, other], prior.at[other], begun.at[other, here]
+        for source, target in zip(given, (w_h, w_hidden, w_prior, h_all), strict=True):
+            plgpu.copy_gmem_to_smem(source, target.at[other], fetched)
+    plgpu.barrier_wait(fetched)
+
+    def product(left: Any, right: Any) -> Any:
+        """Of what all parts made."""
+        return hands.product([(left.at[other], right.at[other]) for other in everyone])
+
+    def step(t: Any, carry: Any) -> Any:
+        own, s, from_h, move = carry
+        ahead = hands.tile(moves.at[jnp.minimum(t + 1, steps - 1), here])
+        x = hands.half(jnp.maximum(hands.product([(hands.half(s), w_s), (move, w_move)]), 0.0))
+        from_x = hands.product([(x, w_x)])
+        r, z = (0.5 + 0.5 * jnp.tanh(from_x[:, at : at + P] + from_h[:, at : at + P]) for at in (P, 2 * P))
+        new = jnp.tanh(from_x[:, :P] + r * from_h[:, :P])
+        own = new + z * (own - new)
+        plgpu.barrier_wait(free)  # nobody reads the h of before any more
+        hands.send(hands.half(own), h_all.at[part], h_there, C)
+        h_out[t, part, here] = hands.half(own)
+        hands.arrived(h_there)
+        hands.send(hands.half(jnp.maximum(product(h_all, w_hidden), 0.0)), u_all.at[part], u_there, C)
+        from_h = product(h_all, w_h)  # while others' parts of the hidden layer are on their way
+        plgpu.barrier_arrive(free)
+        hands.arrived(u_there)
+        y = product(u_all, w_prior)
+        s = y[:, :S] + (softplus(y[:, S:]) + min_sd) * hands.columns(noise.at[t], S)
+
+        @pl.when(part == 0)
+        def _() -> None:
+            s_out[t, here] = hands.half(s)
+
+        return own, s, from_h, ahead
+
+    from_h = product(h_all, w_h)
+    plgpu.barrier_arrive(free)
+    own, s = (hands.whole(hands.tile(ref)) for ref in (begun.at[part, here], s_begun.at[here]))
+    lax.fori_loop(0, steps, step, (own, s, from_h, hands.tile(moves.at[0, here])))
+    plgpu.barrier_wait(free)
+
+
+class Neighbours(Hands):
+    """What a program of a cluster does."""
+
+    def half(self, x: Any) -> Any:
+        return x.astype(jnp.bfloat16)
+
+    def whole(self, x: Any) -> Any:
+        return x.astype(jnp.float32)
+
+    def send(self, value: Any, place: Any, barrier: Any, parts: int) -> None:
+        """To the same place of every program of the cluster, this one included."""
+        for other in range(parts):
+            plgpu.async_store_smem(
+                value, place, barrier, cluster_idx=jnp.int32(other), cluster_dim="part", optimized=False
+            )
+
+    def arrived(self, barrier: Any) -> None:
+        plgpu.barrier_wait(barrier)
+        plgpu.commit_smem()  # what others stored is seen by the units that multiply
+
+
+class Alone(Interpreted):
+    """The same in one program that makes all columns."""
+
+    def half(self, x: Any) -> Any:
+        return x
+
+    whole = half
+
+    def send(self, value: Any, place: Any, barrier: Any, parts: int) -> None:
+        place[...] = value
+        plgpu.barrier_arrive(barrier)
+
+    def arrived(self, barrier: Any) -> None:
+        plgpu.barrier_wait(barrier)
