@@ -15,7 +15,10 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+SMALL = 4096
+"""Bytes of an answer that a lane may want to read at once."""
 PATIENCE = 5.0
 """Seconds that lanes have to end when they are told to."""
 T = TypeVar("T")
@@ -194,16 +197,38 @@ def made(calls: Sequence[Call], lanes: int) -> Sequence[Any]:
     if lanes == 1:
         return [function(*calls[0].arguments, **dict(static))]
     padded = [*calls, *[calls[0]] * (lanes - len(calls))]
-    return stacked(function, static)(*(call.arguments for call in padded))[: len(calls)]
+    return as_one(function, static, [call.arguments for call in padded])[: len(calls)]
+
+
+def as_one(
+    function: Callable[..., Any], static: tuple[tuple[str, Any], ...], arguments: Sequence[tuple[Any, ...]]
+) -> Sequence[Any]:
+    """What a function gives for the arguments of each lane, by one call.
+
+    What is on the host is put together there, and what will be wanted there is sent for: one copy instead of one for each
+    lane, and no lane waits for the copies of those before it.
+    """
+    flat = [jax.tree.flatten(own) for own in arguments]
+    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
+    host = tuple(all(isinstance(leaf, np.ndarray | np.generic) for leaf in column) for column in columns)
+    given = [np.stack(column) if there else column for column, there in zip(columns, host, strict=True)]
+    answers = _together(function, static, flat[0][1], host)(given)
+    for leaf in jax.tree.leaves(answers):
+        if isinstance(leaf, jax.Array) and leaf.nbytes <= SMALL:
+            leaf.copy_to_host_async()
+    return answers
 
 
 @lru_cache(maxsize=64)
-def stacked(function: Callable[..., Any], static: tuple[tuple[str, Any], ...]) -> Callable[..., Any]:
-    """The function for the arguments of several lanes at once."""
+def _together(
+    function: Callable[..., Any], static: tuple[tuple[str, Any], ...], structure: Any, host: tuple[bool, ...]
+) -> Callable[..., Any]:
+    """The compiled call; `host` says which leaves come as one array."""
 
-    def many(*lanes: Any) -> Any:
-        arguments = jax.tree.map(lambda *leaves: jnp.stack([jnp.asarray(leaf) for leaf in leaves]), *lanes)
-        answers = jax.vmap(lambda own: function(*own, **dict(static)))(arguments)
-        return tuple(jax.tree.map(lambda leaf, lane=lane: leaf[lane], answers) for lane in range(len(lanes)))
+    def many(columns: list[Any]) -> Any:
+        leaves = [column if there else jnp.stack(column) for column, there in zip(columns, host, strict=True)]
+        answers = jax.vmap(lambda own: function(*own, **dict(static)))(jax.tree.unflatten(structure, leaves))
+        lanes = len(leaves[0])
+        return tuple(jax.tree.map(lambda leaf, lane=lane: leaf[lane], answers) for lane in range(lanes))
 
     return jax.jit(many)

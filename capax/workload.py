@@ -20,7 +20,7 @@ from capax.agents.planet import Planet, PlanetSettings, PlanetState, stepping
 from capax.buffer import Buffer
 from capax.conformal import Conformal
 from capax.frames import Frames, Seen
-from capax.lanes import stacked
+from capax.lanes import as_one
 from capax.models import ensemble, rssm
 from capax.models.layers import type_of
 from capax.types import Spec
@@ -82,7 +82,7 @@ def planned(function: Any, arguments: tuple[Any, ...], lanes: int = 1) -> Callab
     if lanes == 1:
         return lambda: fetched(function(*arguments)[0])
     own = [(jr.key(lane), *arguments[1:]) for lane in range(lanes)]
-    return lambda: fetched(*(answer[0] for answer in stacked(function.__wrapped__, ())(*own)))
+    return lambda: fetched(*(answer[0] for answer in as_one(function.__wrapped__, (), own)))
 
 
 @cache
