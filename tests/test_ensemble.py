@@ -1,4 +1,4 @@
-"""Does the ensemble learn what it is shown, in any units, and imagine what it has learned?"""
+"""Are the ensemble's loss, its predictions and what it imagines those computed by hand?"""
 
 from __future__ import annotations
 
@@ -9,24 +9,13 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 import pytest
+from ensembles import init, predict, rollout
 from scipy.stats import norm
 
-from capax.buffer import Buffer
-from capax.errors import InputError
 from capax.models import ensemble
-from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling, bce, nll, scaling
+from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling, bce, nll
 from capax.planning.ccem import Imagined
-from capax.types import Episode
-
-TINY = EnsembleSettings(
-    members=2, hidden=16, layers=2, particles=4, batch=64, least_updates=800, most_updates=800, learning_rate=5e-3
-)
-CAPACITY = 512
-
-init, predict = jax.jit(ensemble.init, static_argnums=(1, 2, 3)), jax.jit(ensemble.predict)
-rollout = jax.jit(ensemble.rollout, static_argnames="settings")
 
 
 def swish(x: Any) -> Any:
@@ -47,38 +36,6 @@ def forward(net: Ensemble, member: int, x: Any) -> tuple[Any, Any, Any]:
     D = len(high)
     logvar = high - softplus(high - h[:, D : 2 * D])
     return h[:, :D], low + softplus(logvar - low), h[:, 2 * D]
-
-
-def transitions(rng: Any, n: int = 400, noise: float = 0.0, binary: bool = False, ends: bool = False) -> Buffer:
-    """x' = x + .5 a + noise,  r = x + 2a,  c = x² or 1[x > .5]; ends where x > 1."""
-    x, a = rng.uniform(-2.0, 2.0, (n, 1)), rng.uniform(-1.0, 1.0, (n, 1))
-    next_x = x + 0.5 * a + noise * rng.normal(size=(n, 1))
-    cost = x[:, 0] > 0.5 if binary else x[:, 0] ** 2
-    parts = (x, a, x[:, 0] + 2.0 * a[:, 0], cost, next_x, ends & (x[:, 0] > 1.0))
-    return Buffer(*(np.asarray(part, np.float32) for part in parts))
-
-
-def fitted(buffer: Buffer, seed: int = 0, settings: EnsembleSettings = TINY) -> tuple[tuple[Ensemble, Scaling], float]:
-    scale = scaling(buffer)
-    net = init(jr.key(seed), buffer.obs.shape[1], buffer.action.shape[1], settings)
-    optimiser = optax.adam(settings.learning_rate).init(net)
-    net, _, loss = ensemble.fit(net, optimiser, scale, buffer.padded(CAPACITY), buffer.size, jr.key(seed + 1), settings)
-    return (net, scale), float(loss)
-
-
-def one_step(params: tuple[Ensemble, Scaling], obs: Any, action: Any) -> tuple[Any, Any, Any]:
-    """Δs, reward and cost `[E, B, S+2]` in the data's units, their deviations, and the logits of an end."""
-    net, scale = params
-    x = (np.concatenate([obs, action], 1) - scale.input_mean) / scale.input_sd
-    p = predict(net, jnp.broadcast_to(jnp.asarray(x, jnp.float32), (net.weights[0].shape[0], *x.shape)))
-    mean = p.mean * scale.target_sd + scale.target_mean
-    return np.asarray(mean), np.asarray(jnp.exp(p.logvar / 2) * scale.target_sd), np.asarray(p.end)
-
-
-@pytest.fixture(scope="module")
-def linear() -> tuple[tuple[Ensemble, Scaling], float]:
-    """A model of x' = x + .5 a + .1 ε."""
-    return fitted(transitions(np.random.default_rng(0), noise=0.1))
 
 
 # Losses.
@@ -197,196 +154,6 @@ def test_padding_for_matrix_units_changes_nothing(tiny):
     padded = jnp.pad(x, ((0, 0), (0, 0), (0, 5)), constant_values=7.0)
     for plain, other in zip(predict(tiny, x), predict(wide, padded), strict=True):
         np.testing.assert_allclose(plain, other, rtol=1e-5, atol=1e-6)
-
-
-# Units.
-
-
-def test_scaling_by_hand():
-    # Δs is 1, 3; rewards 2, 4; costs .5, 1.5: deviations 1, 1 and .5. The states seen are 0, 1, 2, 5
-    two = Buffer(*(np.asarray(part, np.float32) for part in (
-        [[0], [2]], [[-1], [1]], [2, 4], [0.5, 1.5], [[1], [5]], [0, 0]
-    )))  # fmt: skip
-    scale = scaling(two)
-    np.testing.assert_allclose(scale.input_mean, [1.0, 0.0])
-    np.testing.assert_allclose(scale.input_sd, [1.0, 1.0])
-    np.testing.assert_allclose(scale.target_sd, [1.0, 1.0, 0.5])
-    np.testing.assert_allclose([scale.low[0], scale.high[0]], [-5.0, 10.0])  # a range of 5 beyond either end
-    assert not scale.binary and not scale.ends
-
-
-def test_what_never_changes_keeps_its_unit():
-    rng = np.random.default_rng(0)
-    buffer = transitions(rng)
-    still = np.full((400, 1), 1e6, np.float32)
-    buffer = buffer._replace(
-        obs=np.hstack([buffer.obs, still]), next_obs=np.hstack([buffer.next_obs, still]), reward=still[:, 0] * 0.0
-    )
-    scale = scaling(buffer)
-    assert scale.input_sd[1] == 1.0 and scale.target_sd[1] == 1.0 and scale.target_sd[2] == 1.0
-    assert scale.target_sd[0] == pytest.approx(0.5 / np.sqrt(3.0), rel=0.1)
-
-
-@pytest.mark.parametrize(("cost", "binary"), [
-    ([0, 1, 1, 0], True), ([0, 0, 0, 0], True), ([1, 1, 1, 1], True), ([0, 1, 0.5, 0], False), ([0, 1, 2, 0], False),
-    ([0, -1, 0, 1], False),
-])  # fmt: skip
-def test_a_cost_is_binary_if_it_was_never_other_than_0_or_1(cost, binary):
-    buffer = transitions(np.random.default_rng(0), n=4)._replace(cost=np.asarray(cost, np.float32))
-    scale = scaling(buffer)
-    assert bool(scale.binary) is binary
-    assert not binary or scale.target_sd[-1] == 1.0
-
-
-def test_endings_are_noticed():
-    rng = np.random.default_rng(0)
-    assert bool(scaling(transitions(rng, ends=True)).ends) and not bool(scaling(transitions(rng)).ends)
-
-
-def test_scaling_stays_exact_far_from_zero_and_in_small_units():
-    # 1e6 and 1e-6 beside each other: deviations come from sums in float64
-    rng = np.random.default_rng(0)
-    x = rng.uniform(-1.0, 1.0, (2000, 2)) * [1e6, 1e-6]
-    obs = x.astype(np.float32)
-    rest = [np.zeros(len(x), np.float32)] * 2
-    buffer = Buffer(obs, np.zeros((2000, 1), np.float32), *rest, (1.1 * x).astype(np.float32), rest[0])
-    scale = scaling(buffer)
-    np.testing.assert_allclose(scale.input_sd[:2], obs.std(0, dtype=np.float64), rtol=1e-6)
-    np.testing.assert_allclose(scale.target_sd[:2], (0.1 * x).std(0), rtol=1e-4)
-
-
-# Fits.
-
-
-def test_fit_learns_a_linear_system_and_its_noise(linear):
-    params, loss = linear
-    rng = np.random.default_rng(1)
-    obs, action = rng.uniform(-1.8, 1.8, (200, 1)), rng.uniform(-0.9, 0.9, (200, 1))
-    mean, sd, _ = one_step(params, obs, action)
-    truth = np.hstack([0.5 * action, obs + 2.0 * action, obs**2])
-    worst = np.sqrt(np.square(mean - truth).mean((0, 1)))
-    assert (worst < [0.05, 0.1, 0.1]).all()  # of deviations .29, 1.6 and 1.2
-    assert np.median(sd[..., 0]) == pytest.approx(0.1, rel=0.3)
-    untrained = init(jr.key(0), 1, 1, TINY)
-    before = np.abs(one_step((untrained, params[1]), obs, action)[0] - truth).mean()
-    assert np.abs(mean - truth).mean() < 0.1 * before
-    # an ideal model: 2 NLL without its constant is 1 + log σ² for the noise, σ = .1/√(.1² + .5²/3) in scaled units;
-    # the other two are learned without noise, so theirs is far below that
-    assert loss < 1.0 + np.log(0.1**2 / (0.1**2 + 0.25 / 3.0))
-
-
-def test_a_fit_lowers_the_loss_that_it_reports():
-    buffer = transitions(np.random.default_rng(0), noise=0.1)
-    scale, net = scaling(buffer), init(jr.key(0), 1, 1, TINY)
-    optimiser, losses = optax.adam(TINY.learning_rate).init(net), []
-    for number in range(2):
-        net, optimiser, loss = ensemble.fit(
-            net, optimiser, scale, buffer.padded(CAPACITY), buffer.size, jr.key(number), TINY
-        )
-        losses.append(float(loss))
-    assert losses[1] < losses[0]
-
-
-def test_members_differ(linear):
-    (net, _), _ = linear
-    for w in net.weights:
-        assert not np.allclose(w[0], w[1], atol=1e-3)
-
-
-def test_members_see_different_resamplings():
-    # equal weights at the start: all that differs is what each is shown
-    buffer = transitions(np.random.default_rng(0), noise=0.1)
-    net = init(jr.key(0), 1, 1, TINY)
-    same = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.broadcast_to(x[:1], x.shape), net)
-    optimiser = optax.adam(TINY.learning_rate).init(same)
-    got, *_ = ensemble.fit(same, optimiser, scaling(buffer), buffer.padded(CAPACITY), 400, jr.key(0), TINY)
-    assert not np.allclose(got.weights[0][0], got.weights[0][1], atol=1e-3)
-
-
-@pytest.mark.parametrize("garbage", [1e30, np.nan])
-def test_padding_is_never_looked_at(garbage):
-    buffer = transitions(np.random.default_rng(0), noise=0.1)
-    net = init(jr.key(0), 1, 1, TINY)
-    optimiser, scale = optax.adam(TINY.learning_rate).init(net), scaling(buffer)
-    padded = buffer.padded(CAPACITY)
-    spoiled = Buffer(*(np.where(np.arange(CAPACITY).reshape(-1, *[1] * (a.ndim - 1)) < 400, a, garbage)
-                       .astype(np.float32) for a in padded.columns))  # fmt: skip
-    one, other = (ensemble.fit(net, optimiser, scale, given, 400, jr.key(0), TINY) for given in (padded, spoiled))
-    for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
-        np.testing.assert_array_equal(a, b)
-
-
-def test_a_growing_buffer_compiles_nothing(linear):
-    before = ensemble.fit.__wrapped__._cache_size()
-    for size in (2, 64, 65):
-        buffer = transitions(np.random.default_rng(0), n=size)
-        _, loss = fitted(buffer)
-        assert np.isfinite(loss)
-    assert ensemble.fit.__wrapped__._cache_size() == before
-
-
-@pytest.mark.parametrize(("count", "updates"), [
-    (100, 6),  # ⌈100/32⌉ = 4 batches, and half as many again
-    (128, 6),
-    (129, 8),  # 5 batches, 7.5
-    (3, 3),  # 1 batch, 1.5, but at least 3
-    (250, 10),  # 8 batches, 12, but at most 10
-])  # fmt: skip
-def test_updates_of_a_fit(count, updates):
-    settings = EnsembleSettings(
-        members=2, hidden=2, layers=1, particles=2, batch=32, epochs=1.5, least_updates=3, most_updates=10
-    )
-    buffer = transitions(np.random.default_rng(0), n=count)
-    net = init(jr.key(0), 1, 1, settings)
-    optimiser = optax.adam(settings.learning_rate).init(net)
-    _, optimiser, _ = ensemble.fit(net, optimiser, scaling(buffer), buffer.padded(256), count, jr.key(0), settings)
-    assert int(optimiser[0].count) == updates
-
-
-def test_a_batch_that_is_not_full_weighs_no_row_twice():
-    # fifty rows as one batch of fifty, or as fifty of a batch of 64: the same gradient
-    buffer, losses = transitions(np.random.default_rng(0), n=50), []
-    for batch in (50, 64):
-        settings = EnsembleSettings(
-            members=2, hidden=2, layers=1, particles=2, batch=batch, epochs=3.0, least_updates=0
-        )
-        net = init(jr.key(0), 1, 1, settings)
-        optimiser = optax.adam(settings.learning_rate).init(net)
-        given = (scaling(buffer), buffer.padded(64), 50, jr.key(0), settings)
-        losses.append(float(ensemble.fit(net, optimiser, *given)[2]))
-    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
-
-
-def test_very_different_scales_are_learned_alike():
-    # both states are pushed by a tenth of their own range, 1e6 and 1e-6; errors are in each one's own unit
-    rng = np.random.default_rng(0)
-    unit = np.array([1e6, 1e-6])
-    x, a = rng.uniform(-1.0, 1.0, (500, 2)), rng.uniform(-1.0, 1.0, (500, 2))
-    next_x = x + 0.1 * a
-    parts = (x * unit, a, 1e4 * x[:, 0], 1e-4 * (1.0 + x[:, 1]), next_x * unit, np.zeros(500))
-    params, _ = fitted(Buffer(*(np.asarray(part, np.float32) for part in parts)))
-    mean, *_ = one_step(params, x * unit, a)
-    error = np.abs(mean - np.hstack([0.1 * a * unit, 1e4 * x[:, :1], 1e-4 * (1.0 + x[:, 1:])]))
-    # in units of a largest change .1 · 1e6 and .1 · 1e-6, and of the largest reward and cost
-    assert (error.mean((0, 1)) < 0.05 * np.array([1e5, 1e-7, 1e4, 1e-4])).all()
-
-
-@pytest.fixture(scope="module")
-def ending() -> tuple[Ensemble, Scaling]:
-    """A model of episodes that end where x > 1."""
-    return fitted(transitions(np.random.default_rng(0), ends=True))[0]
-
-
-def test_endings_are_learned(ending):
-    obs = np.array([[-1.5], [0.0], [0.7], [1.3], [1.9]])
-    *_, end = one_step(ending, obs, np.zeros((5, 1)))
-    assert ((end > 0.0) == [False, False, False, True, True]).all()
-
-
-def test_a_binary_cost_is_learned_as_a_logit():
-    params, _ = fitted(transitions(np.random.default_rng(0), binary=True))
-    mean, *_ = one_step(params, np.array([[-1.5], [0.2], [0.8], [1.5]]), np.zeros((4, 1)))
-    assert bool(params[1].binary) and ((mean[..., -1] > 0.0) == [False, False, True, True]).all()
 
 
 # Imagination.
@@ -527,26 +294,6 @@ def test_an_end_that_is_foreseen_is_the_last_step_that_counts(tiny, ends, alive)
     np.testing.assert_array_equal(thought.alive, np.broadcast_to(alive, (4, 6, 5)))
 
 
-def test_a_cost_with_an_offset_is_learned_as_well_as_one_without():
-    # 300 is a thousand deviations of what the cost changes by
-    rng = np.random.default_rng(0)
-    buffer = transitions(rng)
-    shifted = buffer._replace(cost=(300.0 + 0.1 * buffer.cost).astype(np.float32))
-    params, _ = fitted(shifted)
-    obs, action = buffer.obs[:200], buffer.action[:200]
-    wrong = one_step(params, obs, action)[0][..., -1] - shifted.cost[:200]
-    assert np.sqrt(np.square(wrong).mean()) < 0.2 * shifted.cost.std()
-
-
-def test_a_learned_end_is_imagined(ending):
-    # x moves by .5 a step at full action and ends with the step that is taken above 1: 0, .5, 1, 1.5; the end may come
-    # a step early as 1 is on the border
-    actions = np.stack([np.ones((6, 1)), -np.ones((6, 1)) * 0.3])
-    thought = rollout(ending, jnp.zeros(1), jnp.asarray(actions, jnp.float32), jr.key(0), settings=TINY)
-    assert set(np.asarray(thought.alive[0].sum(-1)).tolist()) <= {3.0, 4.0}
-    assert bool((thought.alive[1] == 1.0).all())
-
-
 def test_bfloat16_products_are_close(tiny):
     # bfloat16 has 8 bits: products are off by some 2^−8 of themselves, a few of which add up over five steps
     net = fixed_net(tiny, -3.0)
@@ -561,49 +308,3 @@ def test_bfloat16_products_are_close(tiny):
 def test_shapes(tiny):
     thought = imagine(fixed_net(tiny, -3.0), ACTIONS[:, :3], units())
     assert all(part.shape == (4, 6, 3) and part.dtype == jnp.float32 for part in thought)
-
-
-# Settings and buffer.
-
-
-@pytest.mark.parametrize(("bad", "said"), [
-    ({"members": 0}, "members is 0"),
-    ({"hidden": 0}, "hidden is 0"),
-    ({"most_updates": 0}, "most_updates is 0"),
-    ({"particles": 7}, "particles is 7: give a multiple of the 5 members."),
-    ({"products": "float16"}, "products is 'float16': choose auto, float32 or bfloat16."),
-    ({"learning_rate": 0.0}, r"learning_rate is 0.0: give a number above 0, at most 1e\+09."),
-    ({"epochs": float("nan")}, "epochs is nan: give a number above 0"),
-    ({"epochs": [5]}, r"epochs is \[5\]: give a number above 0"),
-    ({"floor": -0.1}, "floor is -0.1: give a number from 0"),
-    ({"weight_decay": float("inf")}, "weight_decay is inf: give a number from 0"),
-    ({"least_updates": 9, "most_updates": 8}, "least_updates is 9, more than most_updates, 8: give fewer."),
-    ({"least_updates": -1}, "least_updates is -1: give a whole number >= 0."),
-    ({"exact": 1}, "exact is 1: give True or False."),
-    ({"layers": True}, "layers is True: give a whole number >= 1."),
-    ({"batch": None}, "batch is None: give a whole number >= 1."),
-    ({"products": ["auto"]}, r"products is \['auto'\]: choose auto, float32 or bfloat16."),
-    ({"hidden": 10**5}, "members 5 × layers 4 × hidden 100000 × hidden 100000 is an array of 745 GiB: give smaller"),
-    ({"batch": 10**8}, "members 5 × batch 100000000 × hidden 200 is an array of 373 GiB"),
-])  # fmt: skip
-def test_bad_sizes_are_refused(bad, said):
-    with pytest.raises(InputError, match=f"^{said}"):
-        EnsembleSettings(**bad)
-
-
-def episode(start: int, count: int) -> Episode:
-    at = np.arange(start, start + count, dtype=float)
-    return Episode(at[:, None], -at[:, None], at, 2 * at, at[:, None] + 1, 0.0, 0.0, {}, at % 2)
-
-
-def test_buffer_keeps_the_newest_in_order():
-    buffer = Buffer.empty(1, 1).add(episode(0, 3), 5).add(episode(3, 4), 5)
-    assert buffer.reward.tolist() == [2, 3, 4, 5, 6] and buffer.size == 5
-    assert buffer.next_obs[:, 0].tolist() == [3, 4, 5, 6, 7] and buffer.action[:, 0].tolist() == [-2, -3, -4, -5, -6]
-    assert buffer.cost.tolist() == [4, 6, 8, 10, 12] and buffer.terminated.tolist() == [0, 1, 0, 1, 0]
-
-
-def test_buffer_is_padded_with_zeros_behind():
-    padded = Buffer.empty(1, 1).add(episode(1, 2), 5).padded(4)
-    assert padded.reward.tolist() == [1, 2, 0, 0] and padded.obs.shape == (4, 1)
-    assert all(part.dtype == np.float32 for part in padded.columns)

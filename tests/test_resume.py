@@ -6,123 +6,20 @@ import errno
 import json
 import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import pytest
-from gymnasium import spaces
+from stopping import AGENTS, GRADIENT, SMALL, TOGETHER, Counting, Stop, Walk, counted, stop_in, timeless, walk
 
 import capax
-from capax import recording, training
+from capax import training
 from capax.cli import main
 from capax.errors import DiskFailed, EnvironmentFailed, InputError
-from capax.runs import journal
 from capax.runs.checkpoint import Checkpoints
 from capax.runs.lock import locked
-from capax.runs.run import INTERRUPTED, Run
-from capax.types import Spec
-
-SMALL = dict(
-    hidden=8, layers=1, members=2, particles=4, population=12, elites=3, iterations=2, horizon=4, batch=16,
-    least_updates=5, most_updates=10, start_steps=20, fit_every=10,
-)  # fmt: skip
-
-
-class Stop(BaseException):
-    """As abrupt as a signal."""
-
-
-class Walk(gym.Env[Any, Any]):
-    """A noisy walk on a line that may end early, and whose cost may be 0 or 1."""
-
-    def __init__(self, binary: bool = False, ends: bool = False) -> None:
-        self.observation_space = spaces.Box(-np.inf, np.inf, (2,))
-        self.action_space = spaces.Box(-1.0, 3.0, (1,), np.float32)
-        self.binary, self.ends = binary, ends
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.x, self.t = self.np_random.normal(size=2), 0
-        return self.x.copy(), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        self.x = 0.9 * self.x + 0.1 * float(action[0]) + 0.05 * self.np_random.normal(size=2)
-        cost = float(np.abs(self.x).sum())
-        ended = self.ends and bool(self.np_random.random() < 0.1)
-        return (
-            self.x.copy(),
-            float(self.x[0]),
-            ended,
-            self.t >= 10,
-            {"cost": float(cost > 1.0) if self.binary else cost},
-        )
-
-
-def walk(**options: bool) -> Any:
-    return lambda: Walk(**options)
-
-
-def policy(obs: Any) -> list[float]:
-    return [float(np.clip(obs[0], -1.0, 3.0))]
-
-
-def logged() -> dict[str, Any]:
-    rng = np.random.default_rng(0)
-    obs = rng.normal(size=(25, 2))
-    return dict(obs=obs, action=rng.uniform(-1, 3, 25), reward=obs[:, 0], cost=np.abs(obs[:, 1]), next_obs=0.9 * obs)
-
-
-BOX = dict(env=walk(), steps=60, cost_limit=12.0, episode_steps=10, settings=SMALL, preset="fast")
-GRADIENT = dict(batch=20, minibatch=8, epochs=2, hidden=8)
-TOGETHER = 2
-"""Episodes of at most 10 steps in a batch of 20."""
-FINITE = dict(env="capax/Gridworld-v0", steps=400, episode_steps=50)
-IMAGE = dict(env="capax/Dot-v0", steps=48, episode_steps=8, preset="fast", violation_rate=0.2)
-IMAGE["settings"] = dict(
-    deter=6, stoch=3, hidden=6, depth=1, members=2, batch=2, chunk=4, updates=2, horizon=3, iterations=2, population=8,
-    elites=2, start_steps=16,
-)  # fmt: skip
-AGENTS: dict[str, dict[str, Any]] = {
-    "cap conformal": BOX | dict(violation_rate=0.2),
-    "cap adam": BOX | dict(kappa="adam"),
-    "cap pi": BOX | dict(kappa="pi"),
-    "cap fixed": BOX | dict(kappa=0.3),
-    "ccem": BOX | dict(method="ccem"),
-    "cem": BOX | dict(method="cem"),
-    "random": BOX | dict(method="random", settings={}),
-    "binary cost, endings": BOX | dict(env=walk(binary=True, ends=True), cost_limit=1.0),
-    "discounted": BOX | dict(discounted=True),
-    "a small buffer": BOX | dict(settings=SMALL | dict(buffer=24)),
-    "logged data": BOX | dict(initial_data=logged()),
-    "initial policy": BOX | dict(initial_policy=policy),
-    "logged data, policy": BOX | dict(initial_data=logged(), initial_policy=policy),
-    "own cost": BOX | dict(cost=lambda obs, action, next_obs, info: float(next_obs[0] ** 2)),
-    "rare fits": BOX | dict(settings=SMALL | dict(fit_every=10), env=walk(ends=True)),
-    "ppo": BOX | dict(method="ppo", settings=GRADIENT),
-    "ppo-lag, endings": BOX | dict(method="ppo-lag", settings=GRADIENT, env=walk(ends=True)),
-    "focops, discounted": BOX | dict(method="focops", settings=GRADIENT, discounted=True),
-    "image ppo": IMAGE | dict(method="ppo", settings=GRADIENT, episode_steps=10),
-    "image conformal": IMAGE,
-    "image adam": IMAGE | dict(kappa="adam"),
-    "image, a small buffer": IMAGE | dict(settings=IMAGE["settings"] | dict(buffer=20)),
-    "tabular pi": FINITE,
-    "tabular fixed": FINITE | dict(kappa=0.05),
-    "tabular ccem": FINITE | dict(method="ccem"),
-    "tabular cem": FINITE | dict(method="cem"),
-    "tabular random": FINITE | dict(method="random"),
-    "tabular calibrated": FINITE | dict(method="calibrated"),
-}
-
-
-def timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [{name: value for name, value in row.items() if name != "time"} for row in rows]
+from capax.runs.run import Run
 
 
 def resumed(run: Path, options: dict[str, Any], **more: Any) -> Run:
@@ -177,137 +74,6 @@ def test_rows_are_those_of_a_run_that_never_stopped(name, whole, tmp_path, monke
     )
 
 
-# What an interrupted episode leaves.
-
-
-def stop_in(monkeypatch: pytest.MonkeyPatch, *, episode: int, step: int) -> None:
-    """Have the process stop right after a step, whatever it was doing."""
-    real = recording.Recorder.step
-
-    def stopped(self: Any, action: Any, at: Any) -> None:
-        real(self, action, at)
-        if self.number == episode and self._done - self._at.steps == step:
-            raise Stop
-
-    monkeypatch.setattr(recording.Recorder, "step", stopped)
-
-
-class Counting(gym.Env[Any, Any]):
-    """Earns 1, 2, 3, … and pays ten times that, in four steps."""
-
-    def __init__(self) -> None:
-        self.observation_space, self.action_space = spaces.Box(-9.0, 9.0, (1,)), spaces.Box(-1.0, 1.0, (1,))
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.t = 0
-        return np.zeros(1), {}
-
-    def step(self, action: Any) -> Any:
-        self.t += 1
-        return np.array([float(self.t)]), float(self.t), False, self.t == 4, {"cost": 10.0 * self.t}
-
-
-def counted(out: Path, **options: Any) -> Run:
-    return capax.train(
-        Counting, **{**dict(steps=12, out=out, method="random", cost_limit=25.0, episode_steps=4), **options}
-    )
-
-
-def test_what_was_paid_in_an_interrupted_episode_is_kept(tmp_path, monkeypatch):
-    # two steps earn 1 + 2 and pay 10 + 20, above the limit of 25; with γ = .99, 2.98 and 29.8
-    with monkeypatch.context() as patch:
-        stop_in(patch, episode=1, step=2)
-        with pytest.raises(Stop):
-            counted(tmp_path)
-    (row,) = Run(tmp_path).interrupted
-    assert row == {
-        "episode": 1, "steps": 4, "phase": "random", "length": 2, "return": 3.0, "discounted_return": pytest.approx(2.98),
-        "cost": 30.0, "discounted_cost": pytest.approx(29.8), "limit": 25.0, "violation": True, "reason": "stopped",
-    }  # fmt: skip
-    run = capax.resume(tmp_path, env=Counting)
-    assert len(run.episodes) == 3 and run.interrupted == [row] and not (tmp_path / "running.jsonl").exists()
-    assert str(run).endswith("3 violations; 1 more interrupted, with 1 violation")
-
-
-def test_a_killed_process_has_written_down_every_step(tmp_path, monkeypatch):
-    # nothing is done on the way out, as after kill -9
-    with monkeypatch.context() as patch:
-        stop_in(patch, episode=1, step=3)
-        patch.setattr(training, "interrupted", lambda *_: None)
-        with pytest.raises(Stop):
-            counted(tmp_path)
-    assert Run(tmp_path).interrupted == []
-    run = capax.resume(tmp_path, env=Counting)
-    assert [(row["episode"], row["length"], row["cost"], row["reason"]) for row in run.interrupted] == [
-        (1, 3, 60.0, "killed")
-    ]
-
-
-def test_each_interruption_counts_once(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_in(patch, episode=1, step=1)
-        with pytest.raises(Stop):
-            counted(tmp_path)
-        for _ in range(2):
-            with pytest.raises(Stop):
-                capax.resume(tmp_path, env=Counting)
-    run = capax.resume(tmp_path, env=Counting)
-    assert [row["length"] for row in run.interrupted] == [1, 1, 1] and len(run.episodes) == 3
-
-
-def test_what_was_paid_in_episodes_side_by_side_is_kept(tmp_path, monkeypatch):
-    # of two episodes that are played together, the one has taken two steps and the other one
-    options = dict(method="ppo", settings=GRADIENT | dict(batch=8), steps=16)
-    whole = timeless(counted(tmp_path / "whole", **options).episodes)
-    real, taken = recording.Recorder.step_ahead, []
-
-    def stopped(self: Any, ahead: int, action: Any, at: Any) -> None:
-        real(self, ahead, action, at)
-        taken.append(self.number + ahead)
-        if taken.count(2) == 2:
-            raise Stop
-
-    out = tmp_path / "cut"
-    with monkeypatch.context() as patch:
-        patch.setattr(recording.Recorder, "step_ahead", stopped)
-        with pytest.raises(Stop):
-            counted(out, **options)
-    left = [
-        (row["episode"], row["steps"], row["length"], row["cost"], row["violation"]) for row in Run(out).interrupted
-    ]
-    assert left == [(2, 8, 2, 30.0, True), (3, 8, 1, 10.0, False)]
-    run = capax.resume(out, env=Counting)
-    assert timeless(run.episodes) == whole and len(run.interrupted) == 2 and not (out / "running.jsonl").exists()
-
-
-def test_what_was_killed_while_it_wrote_down_interrupted_episodes_writes_the_others(tmp_path):
-    spec, head = Spec(25.0, 0.99, False, 4), {"steps": 0, "phase": "plan", "first": 0, "after": 0}
-    lines = [json.dumps({"episode": number, **head}) for number in range(3)]
-    lines += [json.dumps([1.0, 10.0 * (ahead + 1), 0, 0, *([ahead] * bool(ahead))]) for ahead in range(3)]
-    (tmp_path / journal.RUNNING).write_text("\n".join(lines) + "\n")
-    traces = journal.left_over(tmp_path)
-    journal.count(tmp_path, traces, 25.0, spec, "killed")
-    whole = (tmp_path / INTERRUPTED).read_bytes()
-    assert [json.loads(line)["cost"] for line in whole.splitlines()] == [10.0, 20.0, 30.0]
-    for cut in range(len(whole)):
-        (tmp_path / INTERRUPTED).write_bytes(whole[:cut])
-        journal.count(tmp_path, traces, 25.0, spec, "killed")
-        assert (tmp_path / INTERRUPTED).read_bytes() == whole
-
-
-def test_an_episode_whose_row_was_missed_is_not_interrupted(tmp_path, monkeypatch):
-    # stopped between the checkpoint and the row: the episode is safe, and its row comes from the checkpoint
-    whole = timeless(counted(tmp_path / "whole").episodes)
-    with monkeypatch.context() as patch:
-        patch.setattr(recording.folder, "append", lambda *_: (_ for _ in ()).throw(Stop))
-        with pytest.raises(Stop):
-            counted(tmp_path / "cut")
-    assert Run(tmp_path / "cut").episodes == []
-    run = capax.resume(tmp_path / "cut", env=Counting)
-    assert timeless(run.episodes) == whole and run.interrupted == []
-
-
 @pytest.mark.parametrize("name", ["cap conformal", "cap adam", "initial policy"])
 def test_an_interrupted_episode_is_played_again_from_its_start(name, whole, tmp_path, monkeypatch):
     options, rows = AGENTS[name], whole[name].episodes
@@ -319,47 +85,6 @@ def test_an_interrupted_episode_is_played_again_from_its_start(name, whole, tmp_
     run = resumed(tmp_path, options)
     assert timeless(run.episodes) == timeless(rows)
     assert [(row["episode"], row["length"]) for row in run.interrupted] == [(0, 7), (3, 1), (4, 9)]
-
-
-# Environments that a seed does not determine.
-
-
-class Drifting(Counting):
-    """Its noise comes from nowhere that a seed reaches."""
-
-    where = "step"
-    draws = np.random.default_rng(0)
-
-    def noise(self, here: str) -> Any:
-        return self.draws.normal(size=1) if here == self.where else np.zeros(1)
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        return self.noise("reset"), {}
-
-    def step(self, action: Any) -> Any:
-        obs, *rest = super().step(action)
-        return obs + self.noise("step"), *rest
-
-
-def test_a_reset_that_ignores_its_seed_is_warned_of(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(Drifting, "where", "reset")
-    capax.train(Drifting, steps=4, out=tmp_path, method="random", cost_limit=1.0, episode_steps=4)
-    said = capsys.readouterr().err
-    assert said.count("warning: ") == 1 and "Drifting begins differently after two resets with the same seed" in said
-
-
-def test_steps_that_ignore_the_seed_are_warned_of_when_an_episode_is_repeated(tmp_path, capsys, monkeypatch):
-    for env, words in ((Drifting, "differs in step 1, after the same actions"), (Counting, "")):
-        out = tmp_path / env.__name__
-        with monkeypatch.context() as patch:
-            stop_in(patch, episode=1, step=2)
-            with pytest.raises(Stop):
-                capax.train(env, steps=12, out=out, method="random", cost_limit=25.0, episode_steps=4)
-        assert "warning" not in capsys.readouterr().err
-        capax.resume(out, env=env)
-        said = capsys.readouterr().err
-        assert words in said and said.count("warning: ") == bool(words)
 
 
 # Damage.
@@ -611,42 +336,3 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit, match="3"):
         main(["train", "capax/Gridworld-v0", "--out", str(tmp_path / "file" / "run")])
     assert "cannot be written (Not a directory)" in capsys.readouterr().err
-
-
-# Signals, in processes of their own.
-
-
-SLOW = """
-import gymnasium as gym, hashlib, numpy as np
-from capax.envs.integrator import Integrator
-
-class Slow(Integrator):
-    def step(self, action):
-        self.count = getattr(self, "count", 0) + 1
-        if self.count == 120:
-            print("deep in compiled code", flush=True)
-            hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000_000)
-        return super().step(action)
-
-gym.register(id="Slow-v0", entry_point="slow:Slow", max_episode_steps=50, kwargs={"cost_limit": 25.0})
-"""
-
-
-@pytest.mark.parametrize(
-    ("number", "code", "words"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
-)
-def test_a_signal_ends_the_run_at_once_even_in_compiled_code(number, code, words, tmp_path):
-    (tmp_path / "slow.py").write_text(SLOW)
-    command = [sys.executable, "-m", "capax.cli", "train", "slow:Slow-v0", "--method", "random", "--out", "run"]
-    child = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "PYTHONPATH": os.getcwd()},
-    )  # fmt: skip
-    assert child.stdout is not None
-    assert child.stdout.readline() == "deep in compiled code\n"
-    began = time.monotonic()
-    child.send_signal(number)
-    _, said = child.communicate(timeout=60)
-    assert child.returncode == code and time.monotonic() - began < 10.0
-    assert said.strip().splitlines()[-1] == f"capax: {words}; 2 episodes safe in run; go on with: capax resume run"
-    assert len(Run(tmp_path / "run").episodes) == 2
