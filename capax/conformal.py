@@ -1,7 +1,7 @@
 """Which κ keeps a wanted rate of violations? The rule that capax uses by default.
 
-κ = max(0, q) + k. The first part is foresight: q is an upper quantile of recent residuals, where a residual is the κ at
-which an executed plan would have foretold what was then paid. The second is feedback: k ≥ 0 rises when an episode
+κ = max(0, q) + k. The first part is foresight: q is an upper quantile of recent residuals, where a residual is the κ with
+which an executed episode would have paid what it may. The second is feedback: k ≥ 0 rises when an episode
 violates and falls slowly when it does not, so that the share of violating episodes is driven to at most ε whatever the
 model does (proved in docs/guarantees.md). Residuals, k and its step are all in units of κ: nothing depends on the task's.
 
@@ -91,6 +91,10 @@ class Conformal(Rule):
         """Where costs are flags, the largest κ that feedback may come to; elsewhere, the present one."""
         return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.MOST_SHARE)))
 
+    def allowed(self, limit: float, left: float) -> float:
+        """An episode that has spent more than its share has less to spend; one that has spent less has no more."""
+        return min(limit, left)
+
     def fitted(self, state: ConformalState, margins: tuple[float, ...]) -> ConformalState:
         """Where costs are flags, κ is restated in the new model's logits."""
         known = margins or state.margins
@@ -119,5 +123,6 @@ def upper_quantile(residuals: Sequence[float], rate: float) -> float:
 
 
 def real_residual(paid: float, planned: float, uncertainty: float) -> float:
-    """(J_c − Ĵ_c) / U: the κ at which the planned cost with its penalty would have been the cost that was paid."""
+    """(J_c − Ĵ_c) / U: the κ at which the planned cost with its penalty would have been the cost that was paid; what plans
+    leave unused of the limit is to be counted with the planned cost."""
     return (paid - planned) / uncertainty if uncertainty > 0.0 else 0.0

@@ -87,6 +87,10 @@ class Rule(Protocol):
         """κ for what is left of an episode that has broken its limit."""
         return float(state.kappa)
 
+    def allowed(self, limit: float, left: float) -> float:
+        """What a step of a plan may cost: `limit` by the task, `left` by what the episode has not spent of it."""
+        return limit
+
     def fitted(self, state: Any, margins: tuple[float, ...]) -> Any:
         """The state after a fit, where costs are flags; `margins` are those of flags.py."""
         return state

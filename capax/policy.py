@@ -27,7 +27,7 @@ from capax.types import Agent, Key
 @dataclass
 class Policy:
     """Acts in the environment's own units: `policy.reset()` at the start of an episode, then `policy(obs)`, or with what the
-    last step cost, `policy(obs, cost)`: an agent from images is more careful once it has broken its limit."""
+    last step cost, `policy(obs, cost)`: with the rule `conformal` an episode that has spent too much is planned with less."""
 
     agent: Agent[Any]
     state: Any

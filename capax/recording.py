@@ -179,7 +179,9 @@ def make_row(outcome: Outcome, limit: float, spec: Spec, violation: bool, violat
         "model_loss": metrics.pop("model_loss", None),
         "feasible": metrics.pop("plan_feasible", metrics.pop("feasible", None)),
     }
-    dropped = {f"plan_{name}" for name in ("cost", "uncertainty", "first_cost", "first_uncertainty", "penalised")}
+    dropped = {
+        f"plan_{name}" for name in ("cost", "uncertainty", "first_cost", "first_uncertainty", "penalised", "limit")
+    }
     dropped |= {"plan_bad"} if metrics.get("plan_bad") == 0.0 else set()
     row |= {name: value for name, value in metrics.items() if name not in dropped}
     return {name: None if isinstance(v, float) and not math.isfinite(v) else v for name, v in row.items()}

@@ -211,7 +211,7 @@ def test_what_was_paid_follows_the_tasks_convention():
     carry = agent.begin(agent.init(jr.key(0)))
     for cost in (1.0, 0.0, 1.0):
         carry = agent.paid(carry, cost)
-    assert carry.spent == 1.0 + 0.5**4  # two frames a step
+    assert carry.purse.spent == 1.0 + 0.5**4  # two frames a step
 
 
 def test_costs_reach_the_agent(run, monkeypatch):
@@ -223,7 +223,7 @@ def test_costs_reach_the_agent(run, monkeypatch):
     policy = capax.load(run)
     policy(np.zeros((64, 64, 3), np.uint8))
     policy(np.zeros((64, 64, 3), np.uint8), cost=3.0)
-    assert policy.carry.spent == 3.0
+    assert policy.carry.purse.spent == 3.0
 
 
 def test_a_film_shows_what_is_seen_and_believed(run, tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,8 @@ import jax.random as jr
 import numpy as np
 import pytest
 
-from capax.agents.pets import Pets, PetsSettings, PetsState, capacity_for, planning
+from capax.agents.adapting import Purse
+from capax.agents.pets import Carried, Pets, PetsSettings, PetsState, capacity_for, planning
 from capax.agents.start import Random
 from capax.collect import EpisodeCollector
 from capax.conformal import Conformal, ConformalState
@@ -114,7 +116,7 @@ def test_what_is_planned_is_reported_each_step(ran):
     planned = ran[-1].episode.extras
     assert sorted(planned) == [
         "plan_bad", "plan_cost", "plan_earned", "plan_enough", "plan_feasible", "plan_first_cost", "plan_first_uncertainty",
-        "plan_penalised", "plan_uncertainty",
+        "plan_limit", "plan_penalised", "plan_uncertainty",
     ]  # fmt: skip
     assert all(values.shape == (50,) for values in planned.values())
     assert ran[0].episode.extras == {}
@@ -124,7 +126,8 @@ def test_the_plan_is_carried_from_step_to_step(cap, ran):
     # the next plan begins with what is left of this one, so a warm carry and a fresh one do not agree
     state = ran[-1].state
     _, carry, _ = cap.act(state, cap.begin(state), np.zeros(1), jr.key(0))
-    assert carry.shape == (5, 1) and float(carry[-1, 0]) == 0.0 and bool(jnp.abs(carry[:-1]).max() > 0.0)
+    left = carry.warm
+    assert left.shape == (5, 1) and float(left[-1, 0]) == 0.0 and bool(jnp.abs(left[:-1]).max() > 0.0)
     warm, fresh = (cap.act(state, start, np.zeros(1), jr.key(1))[0] for start in (carry, cap.begin(state)))
     assert warm != fresh
 
@@ -230,8 +233,9 @@ def fabricated(spec: Spec, cost: Any, extras: dict[str, Any]) -> Episode:
 
 
 PLANNED: dict[str, Any] = dict(
-    cost=[0.2, 0.3, 0.1], uncertainty=[1.0, 2.0, 1.0], first_cost=[0, 0, 0], first_uncertainty=[0, 0, 0]
-)
+    cost=[0.2, 0.3, 0.1], uncertainty=[1.0, 2.0, 1.0], first_cost=[0, 0, 0], first_uncertainty=[0, 0, 0],
+    penalised=[0.4, 0.5, 0.3], feasible=[1.0, 1.0, 1.0], limit=[0.5, 0.5, 0.5],
+)  # fmt: skip
 
 
 def test_feedback_of_an_undiscounted_limit(ran):
@@ -240,7 +244,8 @@ def test_feedback_of_an_undiscounted_limit(ran):
     feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
     assert told.pop("unit") == pytest.approx(0.375)
     assert told == pytest.approx(
-        {"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 2.0, "residual": 0.35}, rel=1e-12
+        {"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 2.0, "planned_slack": 0.0, "residual": 0.35},
+        rel=1e-12,
     )
     assert feedback[:4] == pytest.approx((2.0, 25.0, False, 0.35), rel=1e-12)
 
@@ -251,10 +256,70 @@ def test_feedback_of_a_discounted_limit(ran):
     feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
     assert told.pop("unit") == pytest.approx(1.75)
     assert told == pytest.approx(
-        {"planned_cost": 0.375, "planned_uncertainty": 2.25, "paid_cost": 1.375, "residual": 1.0 / 2.25}, rel=1e-12
+        {
+            "planned_cost": 0.375,
+            "planned_uncertainty": 2.25,
+            "paid_cost": 1.375,
+            "planned_slack": 0.0,
+            "residual": 1.0 / 2.25,
+        },
+        rel=1e-12,
     )
     # 1.75 of the weights' sum of 2 were played: kept up, U = 2.25 · 2/1.75, and 4.5 over that is 1.75
     assert feedback.unit == pytest.approx(1.75)
+
+
+def test_what_plans_leave_unused_counts_where_the_limit_binds(ran):
+    # the second step's: .7 of .75 are used; the first step's candidates were all feasible, and the third's too costly
+    made = agent()
+    planned = PLANNED | dict(limit=[0.75] * 3, feasible=[1.0, 0.5, 0.0], penalised=[0.7, 0.7, 0.9])
+    feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], planned))
+    assert told["planned_slack"] == pytest.approx(0.05) and feedback.residual == pytest.approx((2.0 - 0.6 - 0.05) / 4.0)
+    # plans that are far from the limit leave it unused for other reasons, and what is not finite teaches nothing
+    for penalised in ([0.5] * 3, [np.inf] * 3, [np.nan] * 3):
+        far = planned | dict(feasible=[0.5] * 3, penalised=penalised)
+        assert made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], far))[1]["planned_slack"] == 0.0
+
+
+def test_the_residual_is_the_kappa_that_pays_what_may_be_paid(ran):
+    # plans stay .02 below the limit of .5 with κ = .36, at .3 + .36 · .5; .45 are paid in a step, .05 less than may be
+    made = agent(spec=Spec(25.0, 0.99, False, 50))
+    each = dict(
+        cost=0.3, uncertainty=0.5, first_cost=0.0, first_uncertainty=0.0, penalised=0.48, feasible=0.3, limit=0.5
+    )
+    planned = {name: [value] * 50 for name, value in each.items()}
+    feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [0.45] * 50, planned))
+    assert feedback.residual == pytest.approx(0.36 - 0.05 / 0.5)
+
+
+def test_the_conformal_rule_plans_with_what_is_left(cap, ran):
+    # 25 for 50 steps: after 10 steps of 1 each, 15 less .5 are left for 40; after 10 of .1 each, no more than the task gives
+    state = ran[-1].state
+
+    def limits(made: Pets, cost: float) -> list[float]:
+        carry, used = made.begin(state), []
+        for _ in range(11):
+            _, carry, said = made.act(state, carry, np.zeros(1), jr.key(0))
+            carry = made.paid(carry, cost)
+            used.append(said["plan_limit"])
+        return used
+
+    assert limits(cap, 1.0)[0] == 0.5 and limits(cap, 1.0)[10] == pytest.approx(14.5 / 40.0)
+    assert limits(cap, 0.1) == [0.5] * 11
+    assert limits(agent(Adam()), 1.0) == [0.5] * 11  # the paper's rule has the paper's limit
+
+
+def test_what_is_left_is_weighed_as_the_task_weighs_it():
+    spec, purse = Spec(10.5, 0.5, True, 3), Purse()  # 6 a step: 6 + 3 + 1.5
+    for cost in (4.0, 4.0):
+        purse = purse.after(spec, cost)
+    assert purse == (6.0, 1.5, 2) and purse.left(spec) == pytest.approx(4.5 / 0.25)
+    assert purse.after(spec, 4.0).left(spec) == pytest.approx(3.5 / 0.125)  # a step beyond the last
+    hasty = Purse().after(spec, 8.0)  # 2 more than its share, so one step's 6 · .5 are kept back
+    assert hasty.left(spec) == pytest.approx((10.5 - 8.0 - 3.0) / 0.75)
+    plain = Spec(12.0, 0.5, False, 3)
+    assert Purse().after(plain, 13.0).left(plain) == pytest.approx((12.0 - 13.0 - 4.0) / 2.0)
+    assert Purse().left(Spec(math.inf, 0.5, True, 3)) == math.inf
 
 
 def test_feedback_of_a_binary_cost(ran):
@@ -301,21 +366,22 @@ def test_a_broken_model_gives_way_to_the_parameters_before(cap, ran):
     before = state._replace(model=state.good[0], scaling=state.good[1])
     wanted, warm, _ = cap.act(before, cap.begin(before), np.zeros(1), jr.key(0))
     np.testing.assert_array_equal(action, wanted)
-    np.testing.assert_array_equal(carry, warm)
+    np.testing.assert_array_equal(carry.warm, warm.warm)
     assert said["plan_bad"] == 1.0 and said["plan_feasible"] > 0.0
 
 
 def test_a_broken_model_without_another_goes_on_with_the_plan_before(cap, ran):
     state, plan = broken(ran)._replace(good=None), jnp.linspace(0.1, 0.9, cap.settings.cem.horizon)[:, None]
-    action, carry, said = cap.act(state, plan, np.zeros(1), jr.key(0))
-    assert action == pytest.approx([0.1]) and carry[:-1] == pytest.approx(np.asarray(plan[1:])) and carry[-1] == 0.0
+    action, carry, said = cap.act(state, Carried(plan), np.zeros(1), jr.key(0))
+    left = carry.warm
+    assert action == pytest.approx([0.1]) and left[:-1] == pytest.approx(np.asarray(plan[1:])) and left[-1] == 0.0
     assert said["plan_bad"] == 1.0 and said["plan_feasible"] == 0.0 and said["plan_enough"] == 0.0
 
 
 def test_an_observation_too_large_for_the_network_reaches_no_action(cap, ran):
     state = ran[-1].state
     action, carry, _ = cap.act(state, cap.begin(state), np.array([1e300]), jr.key(0))
-    assert np.isfinite(action).all() and np.isfinite(carry).all()
+    assert np.isfinite(action).all() and np.isfinite(carry.warm).all()
 
 
 def spoiled_fits(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:

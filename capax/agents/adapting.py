@@ -19,6 +19,34 @@ MOST_TROUBLE = 3
 """Fits in a row that may come out not finite, and episodes in a row that may hold such a plan, before the run stops."""
 
 
+NEAR = 0.9
+"""Share of its limit from which on a plan is bound by it. Plans of an agent that does little leave much more, for other
+reasons, and would do so with any κ."""
+
+
+class Purse(NamedTuple):
+    """What an episode has cost so far."""
+
+    spent: float = 0.0
+    """In the task's convention."""
+    weight: float = 0.0
+    """What a constant cost of 1 would have come to."""
+    steps: int = 0
+
+    def after(self, spec: Spec, cost: float) -> Purse:
+        """With what the last step cost."""
+        weight = spec.gamma ** (spec.repeat * self.steps) if spec.discounted else 1.0
+        return Purse(self.spent + weight * float(cost), self.weight + weight, self.steps + 1)
+
+    def left(self, spec: Spec) -> float:
+        """What each of the other steps may cost, by the limit. Of an episode that has spent more than its share, one step's
+        worth is kept back: what the last step costs too much cannot be made up for."""
+        now = spec.gamma ** (spec.repeat * self.steps) if spec.discounted else 1.0
+        share = spec.limit / spec.scale
+        kept = share * now if self.spent > share * self.weight else 0.0
+        return (spec.limit - kept - self.spent) / max(spec.scale - self.weight, now)
+
+
 class Trouble(NamedTuple):
     """What has gone wrong since it last went well."""
 
@@ -71,7 +99,11 @@ def first_finite(
 
 
 def feedback(spec: Spec, binary: bool, episode: Episode) -> tuple[Feedback, Metrics]:
-    """What a rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention."""
+    """What a rule learns from an episode: the planned cost Ĵ_c and uncertainty U in the task's convention.
+
+    The residual is the κ with which the limit would have been paid exactly: plans leave some of it unused though it binds
+    them, since elites are on one side of it, and would do so with another κ as well.
+    """
     seen = episode.extras
     if "plan_cost" not in seen:
         return Feedback(episode.paid, spec.limit, random=True), {}
@@ -82,13 +114,21 @@ def feedback(spec: Spec, binary: bool, episode: Episode) -> tuple[Feedback, Metr
         if binary:
             return Feedback(episode.paid, spec.limit, binary=True), told
         whole = U * spec.scale / float(weights.sum())  # of an episode that ended early, as if it had gone on
-        residual = real_residual(episode.paid, planned, U)
+        slack = float(weights @ unused(*(seen[f"plan_{name}"] for name in ("limit", "penalised", "feasible"))))
+        residual = real_residual(episode.paid, planned + slack, U)
         unit = (spec.limit if spec.limit > 0.0 else episode.paid) / whole if U > 0.0 else 0.0
     return Feedback(episode.paid, spec.limit, False, residual, unit, whole), {
         **told,
+        "planned_slack": slack,
         "residual": residual,
         "unit": unit,
     }
+
+
+def unused(limit: Any, penalised: Any, feasible: Any) -> Any:
+    """What each plan left of its limit, where that bound it: some candidates were beyond it, and the elites close to it."""
+    bound = (feasible < 1.0) & (penalised >= NEAR * limit) & (penalised < limit)
+    return np.where(bound, limit - np.where(bound, penalised, 0.0), 0.0)
 
 
 @jax.jit

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
+from capax.agents.adapting import Purse, Trouble, all_finite, feedback, first_finite
 from capax.agents.ready import Ready
 from capax.agents.start import uniform
 from capax.buffer import Buffer
@@ -78,6 +78,14 @@ class PetsState(NamedTuple):
     trouble: Trouble = Trouble()
 
 
+class Carried(NamedTuple):
+    """What an episode carries from step to step."""
+
+    warm: Any
+    """The plan that is left."""
+    purse: Purse = Purse()
+
+
 @once
 def planning(settings: PetsSettings, obs_dim: int, action_dim: int) -> tuple[Any, Any]:
     """What makes parameters ready, and a plan from a state with these; compiled once for all agents of these sizes."""
@@ -129,24 +137,31 @@ class Pets:
         scale = ensemble.scaling(blank.buffer.padded(1))
         return blank._replace(scaling=scale, good=(blank.model, scale), origin=np.zeros(self.obs_dim))
 
-    def begin(self, state: PetsState) -> Any:
-        return jnp.zeros((self.settings.cem.horizon, self.action_dim))
+    def begin(self, state: PetsState) -> Carried:
+        return Carried(jnp.zeros((self.settings.cem.horizon, self.action_dim)))
 
-    def act(self, state: PetsState, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+    def act(self, state: PetsState, carry: Carried, obs: Any, key: Key) -> tuple[Any, Carried, Metrics]:
         """The first action of the best plan within the limit."""
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
-        given = *(obs - state.origin), state.rule.kappa, self.spec.limit / self.spec.scale
+        limit = self.rule.allowed(self.spec.limit / self.spec.scale, carry.purse.left(self.spec))
+        given = *(obs - state.origin), state.rule.kappa, limit
         with np.errstate(over="ignore"):  # what is too large for float32 is infinite, and its plan not finite
             told = np.asarray(given, np.float32)
         _, acting = planning(self.settings, self.obs_dim, self.action_dim)
 
         def planned(params: Any) -> Any:
-            return lambda: acting(key, self._ready(*params), told, carry)
+            return lambda: acting(key, self._ready(*params), told, carry.warm)
 
         good = None if state.good is None else planned(state.good)
         plans = planned((state.model, state.scaling)), good
-        return first_finite(plans, lambda: (np.asarray(carry[0]), shifted(carry)), self.action_dim)
+        last = carry.warm
+        action, warm, said = first_finite(plans, lambda: (np.asarray(last[0]), shifted(last)), self.action_dim)
+        return action, carry._replace(warm=warm), {**said, "plan_limit": limit}
+
+    def paid(self, carry: Carried, cost: float) -> Carried:
+        """With what the last step cost."""
+        return carry._replace(purse=carry.purse.after(self.spec, cost))
 
     def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
         """Remember what is new, and fit once enough of it has come."""

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from capax.agents.adapting import Trouble, all_finite, feedback, first_finite
+from capax.agents.adapting import Purse, Trouble, all_finite, feedback, first_finite
 from capax.agents.fitting import fit
 from capax.agents.ready import Ready
 from capax.agents.start import uniform
@@ -77,9 +77,7 @@ class Carried(NamedTuple):
     belief: Belief
     action: Any
     """The last one."""
-    spent: float = 0.0
-    """Costs so far, in the task's convention."""
-    steps: int = 0
+    purse: Purse = Purse()
 
 
 @once
@@ -144,7 +142,9 @@ class Planet:
         if state.fits == 0:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
         per_step = np.float32(self.spec.limit / self.spec.scale)
-        kappa = np.float32(self.rule.careful(state.rule) if carry.spent > self.spec.limit else state.rule.kappa)
+        if not state.binary:
+            per_step = np.float32(self.rule.allowed(float(per_step), carry.purse.left(self.spec)))
+        kappa = np.float32(self.rule.careful(state.rule) if carry.purse.spent > self.spec.limit else state.rule.kappa)
         (_, step), last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
 
         def planned(net: RSSM) -> Any:
@@ -153,12 +153,11 @@ class Planet:
         good = None if state.good is None else planned(state.good)
         plans = planned(state.model), good
         action, (belief, taken), said = first_finite(plans, lambda: (np.asarray(carry.action), last), self.action_dim)
-        return action, carry._replace(belief=belief, action=taken), said
+        return action, carry._replace(belief=belief, action=taken), {**said, "plan_limit": float(per_step)}
 
     def paid(self, carry: Carried, cost: float) -> Carried:
         """With what the last step cost."""
-        weight = self.spec.gamma ** (self.spec.repeat * carry.steps) if self.spec.discounted else 1.0
-        return carry._replace(spent=carry.spent + weight * float(cost), steps=carry.steps + 1)
+        return carry._replace(purse=carry.purse.after(self.spec, cost))
 
     def learn(self, state: PlanetState, episodes: Sequence[Episode], key: Key) -> tuple[PlanetState, Metrics]:
         """Remember what is new, then train on sequences of all that was seen."""
