@@ -13,7 +13,7 @@ drill = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(drill)
 
 
-@pytest.mark.parametrize(("name", "kills"), drill.shares(20).items())
+@pytest.mark.parametrize(("name", "kills"), drill.shares(10).items())
 def test_nothing_is_lost(name, kills, tmp_path):
     report = drill.drill(name, kills, seed=0, scratch=tmp_path, limit=240.0)
     assert report.problems == []

@@ -29,7 +29,7 @@ from capax.planning.fused import Shape
 from capax.types import Spec
 
 SMALL = EnsembleSettings(members=1, hidden=20, layers=3, particles=2, products="float32")
-S, A, N, H = 5, 3, 7, 3
+S, A, N, H = 5, 3, 7, 2
 
 
 def model(
@@ -79,7 +79,7 @@ def agree(one: Imagined, other: Imagined, tolerance: float = 1e-5) -> None:
 
 
 @pytest.mark.parametrize(("states", "actions", "candidates", "changes"), [
-    (5, 3, 7, {"members": 2, "particles": 6}),  # three tiles: a pair, and one that is made twice
+    (5, 3, 7, {"particles": 3}),  # three tiles: a pair, and one that is made twice
     (1, 1, 65, {"particles": 1, "layers": 2}),  # two tiles, and no matrix that is kept
     (17, 6, 3, {"members": 2, "particles": 4, "layers": 4}),  # HalfCheetah's
     (16, 9, 2, {"hidden": 14, "layers": 5}),  # two that are kept; the ones end where the padding does

@@ -148,6 +148,7 @@ def test_transitions_that_are_too_many_stay_on_the_host(gpu):
     assert isinstance(device.follow(transitions(10), 20).reward, np.ndarray)
 
 
+@pytest.mark.slow
 def test_the_benchmark_adds_up(monkeypatch):
     spec = importlib.util.spec_from_file_location("images", Path(__file__).parents[1] / "benchmarks" / "images.py")
     assert spec is not None and spec.loader is not None

@@ -266,6 +266,7 @@ class Shades(gym.Env[Any, Any]):
         return self.seen(), reward, False, self.t == 50, {"cost": 0.0}
 
 
+@pytest.mark.slow
 def test_ppo_learns_from_images(tmp_path):
     settings = dict(batch=200, minibatch=25, epochs=8, learning_rate=1e-3, gamma=0.5)
     options = dict(method="ppo", cost_limit=1.0, episode_steps=50, settings=settings)

@@ -154,12 +154,11 @@ def recurrence(
     moves = jnp.pad(moves, ((0, rows - N), (0, 0), (0, 0))).swapaxes(0, 1)
     eps = jnp.pad(noise.astype(jnp.float32), ((0, 0), (0, wide_s - S)))
     hs, ss = _kernel(shape, T, rows, min_sd, interpret)(*packed, begun, each(filled(s, wide_s)), moves, eps)
-    hs = hs.transpose(0, 2, 1, 3).reshape(T, rows, C * P)
     return hs[:, :N, :D], ss[:, :N, :S]
 
 
 def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) -> Any:
-    """What makes h `[T C rows P]` and s `[T rows S]` of a packed recurrence, a first h, a first s, moves and noise."""
+    """What makes h `[T rows C*P]` and s `[T rows S]` of a packed recurrence, a first h, a first s, moves and noise."""
     (C, P, X, S, M), kind = shape, jnp.float32 if interpret else jnp.bfloat16
     layouts = () if interpret else (plgpu.TilingTransform((8, TILE)), plgpu.SwizzleTransform(2 * TILE))
 
@@ -179,7 +178,7 @@ def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) 
 
         pl.run_scoped(with_room, *weights, *tiles, *barriers, collective_axes="group")
 
-    shapes = jax.ShapeDtypeStruct((steps, C, rows, P), kind), jax.ShapeDtypeStruct((steps, rows, S), kind)
+    shapes = jax.ShapeDtypeStruct((steps, rows, C * P), kind), jax.ShapeDtypeStruct((steps, rows, S), kind)
     return plgpu.kernel(
         programme,
         out_type=shapes,
@@ -222,7 +221,7 @@ def _imagine(shape: Shape, steps: int, min_sd: float, place: Any, refs: Any, scr
         own = new + z * (own - new)
         plgpu.barrier_wait(free)  # nobody reads the h of before any more
         hands.send(hands.half(own), h_all.at[part], h_there, C)
-        h_out[t, part, here] = hands.half(own)
+        h_out[t, here, pl.ds(part * P, P)] = hands.half(own)
         hands.arrived(h_there)
         hands.send(hands.half(jnp.maximum(product(h_all, w_hidden), 0.0)), u_all.at[part], u_there, C)
         from_h = product(h_all, w_h)  # while others' parts of the hidden layer are on their way
