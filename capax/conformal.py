@@ -87,9 +87,9 @@ class Conformal(Rule):
         """q: as a model learns, U falls faster than the errors do, so they are seen in the uncertainty of the last episode."""
         return upper_quantile(state.errors, self.rate) / state.uncertainty if state.errors else None
 
-    def careful(self, state: ConformalState) -> float:
-        """Where costs are flags, the largest κ that feedback may come to; elsewhere, the present one."""
-        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.MOST_SHARE)))
+    def careful(self, state: ConformalState, beyond: float) -> float:
+        """Where costs are flags, the κ that as many violating episodes would bring; elsewhere, the present one."""
+        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.raised(state.share, beyond, self.rate))))
 
     def allowed(self, limit: float, left: float) -> float:
         """An episode that has spent more than its share has less to spend; one that has spent less has no more."""

@@ -6,9 +6,10 @@ least sure of its steps, whole stretches of steps are asked. Logits and uncertai
 model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing would be told
 that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
 
-    p ← p · exp(η (1[J_c > C] − ε)),   η = pace(ε).
+    p ← p · exp(η (1[J_c > C] − ¾ε)),   η = pace(ε),
 
-What this promises is in docs/guarantees.md.
+and what an episode pays beyond its limit raises p at once, until it ends: every step of it by as much as a violating
+episode. What this promises is in docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 PACE, FASTEST = 0.28, 2.0
-"""η is PACE/ε, and FASTEST at most. An episode within the limit lowers p by a quarter, or by a tenth with ε = .05; one that
-violates raises it by half with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the
+"""η is PACE/ε, and FASTEST at most. An episode within the limit lowers p by a fifth, or by a fourteenth with ε = .05; one that
+violates raises it by two thirds with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the
 latter, and a run would be over before an early violation, by a model that knew nothing, is forgotten."""
+AIM = 0.75
+"""Of ε: a rule that aims at ε itself is above it as often as below."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 BEST = 0.99
@@ -39,7 +42,13 @@ def pace(rate: float) -> float:
 
 def moved(share: float, violated: bool, rate: float) -> float:
     """p after an episode, where ε is `rate`."""
-    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - rate))))
+    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - AIM * rate))))
+
+
+def raised(share: float, beyond: float, rate: float) -> float:
+    """p for what is left of an episode that has paid so much beyond its limit: as after as many violating ones."""
+    most = math.log(MOST_SHARE / LEAST_SHARE)
+    return min(MOST_SHARE, share * math.exp(min(most, pace(rate) * (1.0 - AIM * rate) * max(0.0, beyond))))
 
 
 def margins(

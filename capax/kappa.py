@@ -83,8 +83,8 @@ class Rule(Protocol):
     def relax(self, state: Any) -> Any | None:
         """The state to plan with when no plan is feasible at `state.kappa`; None if the rule will not give way."""
 
-    def careful(self, state: Any) -> float:
-        """κ for what is left of an episode that has broken its limit."""
+    def careful(self, state: Any, beyond: float) -> float:
+        """κ for what is left of an episode that has paid so much beyond its limit."""
         return float(state.kappa)
 
     def allowed(self, limit: float, left: float) -> float:

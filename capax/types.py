@@ -32,6 +32,10 @@ class Spec(NamedTuple):
         """γ^t for the first `steps` steps of an episode, `[T]`, t counted in frames."""
         return self.gamma ** (self.repeat * np.arange(steps))
 
+    def weight(self, step: int) -> float:
+        """What a cost counts at a step of an episode, the first being 0."""
+        return float(self.gamma ** (self.repeat * step)) if self.discounted else 1.0
+
     def weights(self, steps: int) -> Array:
         """What a cost counts at each of the first `steps` steps of an episode, `[T]`."""
         return self.discounts(steps) if self.discounted else np.ones(steps)

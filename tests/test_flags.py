@@ -21,9 +21,9 @@ KNOWN = tuple((10.0 * flags.LEVELS).tolist())
 
 def test_the_share_by_hand():
     # ε = .56: η = .28/.56 = .5
-    assert flags.moved(0.1, False, 0.56) == pytest.approx(0.1 * math.exp(-0.5 * 0.56), rel=1e-6)
-    assert flags.moved(0.01, True, 0.56) == pytest.approx(0.01 * math.exp(0.5 * 0.44), rel=1e-6)
-    assert flags.moved(0.01, True, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.98), rel=1e-6)  # no faster than that
+    assert flags.moved(0.1, False, 0.56) == pytest.approx(0.1 * math.exp(-0.5 * 0.42), rel=1e-6)
+    assert flags.moved(0.01, True, 0.56) == pytest.approx(0.01 * math.exp(0.5 * 0.58), rel=1e-6)
+    assert flags.moved(0.01, True, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.985), rel=1e-6)  # no faster than that
     assert flags.moved(0.8, True, 0.4) == flags.MOST_SHARE
     assert flags.moved(flags.LEAST_SHARE, False, 0.4) == flags.LEAST_SHARE
 
@@ -84,6 +84,18 @@ def test_what_kappa_flags_does_not_depend_on_the_units_of_uncertainty():
         assert np.mean((logit + kappa * scale * u > 0.0)[:800]) == pytest.approx(0.1, abs=2e-3)  # a fifth, all alike
 
 
+@pytest.mark.parametrize("rate", [0.05, 0.4])
+def test_what_is_paid_beyond_the_limit_counts_like_violating_episodes(rate):
+    share, per_step = 0.002, math.exp(flags.pace(rate) * (1.0 - 0.75 * rate))
+    assert flags.raised(share, 0.0, rate) == flags.raised(share, -3.0, rate) == share
+    assert flags.raised(share, 1.0, rate) == pytest.approx(per_step * share, rel=1e-12)
+    assert flags.raised(share, 2.0, rate) == pytest.approx(
+        flags.raised(flags.raised(share, 1.0, rate), 1.0, rate), rel=1e-12
+    )
+    assert flags.raised(share, 1.0, rate) == pytest.approx(flags.moved(share, True, rate), rel=1e-12)
+    assert flags.raised(share, 1e300, rate) == flags.MOST_SHARE
+
+
 # The rule.
 
 
@@ -125,7 +137,7 @@ OPPONENTS: dict[str, Opponent] = {
 
 
 def worst(opponent: Opponent, move: Callable[[float, bool, float], float], rate: float, T: int = 2000) -> float:
-    """By how much the violations pass  εT + log(p_max/p_1)/η  at the worst T."""
+    """By how much the violations pass  ¾εT + log(p_max/p_1)/η  at the worst T."""
     rng, share, total, most = np.random.default_rng(0), flags.FIRST_SHARE, 0, -math.inf
     extra = math.log(flags.MOST_SHARE / flags.FIRST_SHARE) / flags.pace(rate)
     enough = flags.MOST_SHARE * math.exp(-flags.pace(rate))  # from below it no step is cut off at the top
@@ -133,7 +145,7 @@ def worst(opponent: Opponent, move: Callable[[float, bool, float], float], rate:
         violated = share < opponent(t, share, enough, rng)
         total += violated
         share = move(share, violated, rate)
-        most = max(most, total - rate * (t + 1) - extra)
+        most = max(most, total - flags.AIM * rate * (t + 1) - extra)
     return most
 
 
@@ -164,4 +176,7 @@ def test_the_log_proves_what_violated_unless_the_share_met_its_end(seen, rate):
         share = flags.moved(share, violated, rate)
         if share == flags.MOST_SHARE:
             break
-        assert sum(seen[:number]) <= rate * number + math.log(share / flags.FIRST_SHARE) / flags.pace(rate) + 1e-6
+        assert (
+            sum(seen[:number])
+            <= flags.AIM * rate * number + math.log(share / flags.FIRST_SHARE) / flags.pace(rate) + 1e-6
+        )

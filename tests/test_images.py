@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from typing import Any
 
@@ -185,7 +186,11 @@ def test_the_belief_is_filtered_as_it_acts(run):
     assert not np.allclose(first, policy.carry[0].h)
 
 
-@pytest.mark.parametrize(("rule", "after"), [(Conformal(0.1), 100.0), (Adam(start=1.0), 1.0)])
+@pytest.mark.parametrize(("rule", "after"), [
+    (Conformal(0.1), 100.0),  # two beyond the limit, and p is .9
+    (Conformal(0.4), 100.0 * math.log(0.1 * math.exp(2 * 0.7 * 0.7) / 0.0005) / math.log(0.9 / 0.0005)),
+    (Adam(start=1.0), 1.0),
+])  # fmt: skip
 def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatch):
     used: list[float] = []
     ready, real = planet.stepping(small(), 2)
@@ -203,7 +208,7 @@ def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatc
     for _ in range(3):
         _, carry, _ = agent.act(state._replace(rule=known), carry, image, jr.key(1))
         carry = agent.paid(carry, 2.0)  # up to the limit, then beyond
-    assert used == [1.0, 1.0, after]
+    assert used == [1.0, 1.0, pytest.approx(after, rel=1e-5)]
 
 
 def test_what_was_paid_follows_the_tasks_convention():

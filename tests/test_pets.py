@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +11,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 import pytest
+from episodes import PLANNED, fabricated
 
-from capax.agents.adapting import Purse
 from capax.agents.pets import Carried, Pets, PetsSettings, PetsState, capacity_for, planning
 from capax.agents.start import Random
 from capax.collect import EpisodeCollector
 from capax.conformal import Conformal, ConformalState
 from capax.envs.adapt import make
 from capax.errors import TrainingFailed
-from capax.kappa import Adam, Feedback, Fixed
+from capax.kappa import Adam, Fixed
 from capax.loop import run
 from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings
@@ -223,75 +222,6 @@ def lived(ran: list[Any], binary: bool = False) -> PetsState:
     return state._replace(scaling=state.scaling._replace(binary=jnp.asarray(binary)))
 
 
-def fabricated(spec: Spec, cost: Any, extras: dict[str, Any]) -> Episode:
-    """An episode that paid `cost` after plans that said `extras`."""
-    cost = np.asarray(cost, float)
-    zeros = np.zeros((len(cost), 1))
-    paid = float(spec.weights(len(cost)) @ cost)
-    told = {f"plan_{name}": np.asarray(values, float) for name, values in extras.items()}
-    return Episode(zeros, zeros, zeros[:, 0], cost, zeros, 0.0, paid, told, np.zeros(len(cost)))
-
-
-PLANNED: dict[str, Any] = dict(
-    cost=[0.2, 0.3, 0.1], uncertainty=[1.0, 2.0, 1.0], first_cost=[0, 0, 0], first_uncertainty=[0, 0, 0],
-    penalised=[0.4, 0.5, 0.3], feasible=[1.0, 1.0, 1.0], limit=[0.5, 0.5, 0.5],
-)  # fmt: skip
-
-
-def test_feedback_of_an_undiscounted_limit(ran):
-    # Ĵ = .2 + .3 + .1 = .6, U = 4, J = 2, so the residual is (2 − .6)/4 = .35
-    made = agent()
-    feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
-    assert told.pop("unit") == pytest.approx(0.375)
-    assert told == pytest.approx(
-        {"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 2.0, "planned_slack": 0.0, "residual": 0.35},
-        rel=1e-12,
-    )
-    assert feedback[:4] == pytest.approx((2.0, 25.0, False, 0.35), rel=1e-12)
-
-
-def test_feedback_of_a_discounted_limit(ran):
-    # γ = .5: weights 1, .5, .25. Ĵ = .2 + .15 + .025 = .375, U = 1 + 1 + .25 = 2.25, J = 1 + .25 + .125 = 1.375
-    made = agent(spec=Spec(4.5, 0.5, True, 50))
-    feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
-    assert told.pop("unit") == pytest.approx(1.75)
-    assert told == pytest.approx(
-        {
-            "planned_cost": 0.375,
-            "planned_uncertainty": 2.25,
-            "paid_cost": 1.375,
-            "planned_slack": 0.0,
-            "residual": 1.0 / 2.25,
-        },
-        rel=1e-12,
-    )
-    # 1.75 of the weights' sum of 2 were played: kept up, U = 2.25 · 2/1.75, and 4.5 over that is 1.75
-    assert feedback.unit == pytest.approx(1.75)
-
-
-def test_what_plans_leave_unused_counts_where_the_limit_binds(ran):
-    # the second step's: .7 of .75 are used; the first step's candidates were all feasible, and the third's too costly
-    made = agent()
-    planned = PLANNED | dict(limit=[0.75] * 3, feasible=[1.0, 0.5, 0.0], penalised=[0.7, 0.7, 0.9])
-    feedback, told = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], planned))
-    assert told["planned_slack"] == pytest.approx(0.05) and feedback.residual == pytest.approx((2.0 - 0.6 - 0.05) / 4.0)
-    # plans that are far from the limit leave it unused for other reasons, and what is not finite teaches nothing
-    for penalised in ([0.5] * 3, [np.inf] * 3, [np.nan] * 3):
-        far = planned | dict(feasible=[0.5] * 3, penalised=penalised)
-        assert made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], far))[1]["planned_slack"] == 0.0
-
-
-def test_the_residual_is_the_kappa_that_pays_what_may_be_paid(ran):
-    # plans stay .02 below the limit of .5 with κ = .36, at .3 + .36 · .5; .45 are paid in a step, .05 less than may be
-    made = agent(spec=Spec(25.0, 0.99, False, 50))
-    each = dict(
-        cost=0.3, uncertainty=0.5, first_cost=0.0, first_uncertainty=0.0, penalised=0.48, feasible=0.3, limit=0.5
-    )
-    planned = {name: [value] * 50 for name, value in each.items()}
-    feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [0.45] * 50, planned))
-    assert feedback.residual == pytest.approx(0.36 - 0.05 / 0.5)
-
-
 def test_the_conformal_rule_plans_with_what_is_left(cap, ran):
     # 25 for 50 steps: after 10 steps of 1 each, 15 less .5 are left for 40; after 10 of .1 each, no more than the task gives
     state = ran[-1].state
@@ -307,33 +237,6 @@ def test_the_conformal_rule_plans_with_what_is_left(cap, ran):
     assert limits(cap, 1.0)[0] == 0.5 and limits(cap, 1.0)[10] == pytest.approx(14.5 / 40.0)
     assert limits(cap, 0.1) == [0.5] * 11
     assert limits(agent(Adam()), 1.0) == [0.5] * 11  # the paper's rule has the paper's limit
-
-
-def test_what_is_left_is_weighed_as_the_task_weighs_it():
-    spec, purse = Spec(10.5, 0.5, True, 3), Purse()  # 6 a step: 6 + 3 + 1.5
-    for cost in (4.0, 4.0):
-        purse = purse.after(spec, cost)
-    assert purse == (6.0, 1.5, 2) and purse.left(spec) == pytest.approx(4.5 / 0.25)
-    assert purse.after(spec, 4.0).left(spec) == pytest.approx(3.5 / 0.125)  # a step beyond the last
-    hasty = Purse().after(spec, 8.0)  # 2 more than its share, so one step's 6 · .5 are kept back
-    assert hasty.left(spec) == pytest.approx((10.5 - 8.0 - 3.0) / 0.75)
-    plain = Spec(12.0, 0.5, False, 3)
-    assert Purse().after(plain, 13.0).left(plain) == pytest.approx((12.0 - 13.0 - 4.0) / 2.0)
-    assert Purse().left(Spec(math.inf, 0.5, True, 3)) == math.inf
-
-
-def test_feedback_of_a_binary_cost(ran):
-    made = agent(spec=Spec(1.0, 0.99, False, 50))
-    feedback, told = made.feedback(lived(ran, binary=True), fabricated(made.spec, [1, 1, 1], PLANNED))
-    assert feedback == Feedback(3.0, 1.0, binary=True)
-    assert told == pytest.approx({"planned_cost": 0.6, "planned_uncertainty": 4.0, "paid_cost": 3.0}, rel=1e-12)
-
-
-def test_a_limit_of_zero_has_a_unit_too(ran):
-    # nothing fills a limit of 0: what was paid, 2, takes its place
-    made = agent(spec=Spec(0.0, 0.99, False, 50))
-    feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
-    assert feedback.unit == pytest.approx(2.0 / (4.0 * 50 / 3))
 
 
 def test_random_episodes_move_adam_and_leave_the_conformal_rule(ran):
@@ -446,10 +349,3 @@ def test_a_plan_that_is_not_finite_does_not_make_the_agent_careless(ran, bad, bi
     planned = {name: [0.1, bad, 0.1] for name in PLANNED}
     later, _ = made.adapt(lived(ran, binary)._replace(rule=rule), fabricated(made.spec, [20.0] * 3, planned))
     assert later.rule.kappa >= 3.0 and np.isfinite(jax.tree.leaves(later.rule)).all()
-
-
-def test_an_episode_that_ended_early_counts_as_uncertain_as_a_whole_one(ran):
-    # three of fifty steps with U = 4: kept up, that is 4 · 50/3, and a κ of 25/(4 · 50/3) = .375 fills the limit of 25
-    made = agent()
-    feedback, _ = made.feedback(lived(ran), fabricated(made.spec, [1.0, 0.5, 0.5], PLANNED))
-    assert (feedback.residual, feedback.unit, feedback.uncertainty) == pytest.approx((0.35, 0.375, 200 / 3), rel=1e-12)

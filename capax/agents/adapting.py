@@ -35,14 +35,13 @@ class Purse(NamedTuple):
 
     def after(self, spec: Spec, cost: float) -> Purse:
         """With what the last step cost."""
-        weight = spec.gamma ** (spec.repeat * self.steps) if spec.discounted else 1.0
+        weight = spec.weight(self.steps)
         return Purse(self.spent + weight * float(cost), self.weight + weight, self.steps + 1)
 
     def left(self, spec: Spec) -> float:
         """What each of the other steps may cost, by the limit. Of an episode that has spent more than its share, one step's
         worth is kept back: what the last step costs too much cannot be made up for."""
-        now = spec.gamma ** (spec.repeat * self.steps) if spec.discounted else 1.0
-        share = spec.limit / spec.scale
+        now, share = spec.weight(self.steps), spec.limit / spec.scale
         kept = share * now if self.spent > share * self.weight else 0.0
         return (spec.limit - kept - self.spent) / max(spec.scale - self.weight, now)
 

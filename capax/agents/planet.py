@@ -144,7 +144,8 @@ class Planet:
         per_step = np.float32(self.spec.limit / self.spec.scale)
         if not state.binary:
             per_step = np.float32(self.rule.allowed(float(per_step), carry.purse.left(self.spec)))
-        kappa = np.float32(self.rule.careful(state.rule) if carry.purse.spent > self.spec.limit else state.rule.kappa)
+        beyond = carry.purse.spent - self.spec.limit
+        kappa = np.float32(self.rule.careful(state.rule, beyond) if beyond > 0.0 else state.rule.kappa)
         (_, step), last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
 
         def planned(net: RSSM) -> Any:

@@ -2,7 +2,8 @@
 
 A cluster of programs takes a tile of 64 candidates for all H steps. Each of them makes some columns of h and of the prior's
 hidden layer, keeps the weights of these on its chip, and sends what it made to the others; s, which needs all of them, every
-program makes for itself. So nothing but actions is read from step to step, and a step is two exchanges between neighbours. As in
+program makes for itself. So nothing but actions is read from step to step, and a step is two exchanges between neighbours: a
+program writes its columns out and has them copied from there to all of them at once, which the chip does in one go. As in
 `planning.fused`, biases are rows of the matrices, carried by columns that are always 1; on a CPU the kernel is interpreted, as
 one program that makes all columns.
 """
@@ -20,7 +21,7 @@ from jaxtyping import Float
 
 from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TILE, Hands, Interpreted, padded, softplus
 
-MEASURED: tuple[str, ...] = ()
+MEASURED: tuple[str, ...] = ("9.0",)
 """Compute capabilities on which `benchmarks/fused_latent.py` has shown that the kernel agrees and gains; taken there."""
 COLUMNS, PARTS = 32, 8
 """Columns that a program makes, and the most programs of a cluster."""
@@ -153,22 +154,24 @@ def recurrence(
     moves = jnp.concatenate([filled(actions, M - ONES), jnp.ones((N, T, ONES), dtype)], -1)
     moves = jnp.pad(moves, ((0, rows - N), (0, 0), (0, 0))).swapaxes(0, 1)
     eps = jnp.pad(noise.astype(jnp.float32), ((0, 0), (0, wide_s - S)))
-    hs, ss = _kernel(shape, T, rows, min_sd, interpret)(*packed, begun, each(filled(s, wide_s)), moves, eps)
-    return hs[:, :N, :D], ss[:, :N, :S]
+    hs, ss, _ = _kernel(shape, T, rows, min_sd, interpret)(*packed, begun, each(filled(s, wide_s)), moves, eps)
+    return hs.swapaxes(1, 2).reshape(T, rows, C * P)[:, :N, :D], ss[:, :N, :S]
 
 
 def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) -> Any:
-    """What makes h `[T rows C*P]` and s `[T rows S]` of a packed recurrence, a first h, a first s, moves and noise."""
+    """What makes h `[T C rows P]` and s `[T rows S]` of a packed recurrence, a first h, a first s, moves and noise; and a
+    place `[C rows P]` for the hidden layer's columns on their way."""
     (C, P, X, S, M), kind = shape, jnp.float32 if interpret else jnp.bfloat16
-    layouts = () if interpret else (plgpu.TilingTransform((8, TILE)), plgpu.SwizzleTransform(2 * TILE))
 
-    def room(*size: int) -> Any:
-        return plgpu.SMEM(size, kind, transforms=layouts)
+    def room(*size: int, tile: int = P) -> Any:
+        if interpret:
+            return plgpu.SMEM(size, kind)
+        return plgpu.SMEM(size, kind, transforms=(plgpu.TilingTransform((8, tile)), plgpu.SwizzleTransform(2 * tile)))
 
-    weights = room(S, X), room(M, X), room(X, 3 * P), room(C, P, 3 * P), room(C, P, P), room(C, P, 2 * S)
-    tiles = room(C, ROWS, P), room(C, ROWS, P)
+    weights = room(S, X, tile=TILE), room(M, X, tile=TILE), room(X, 3 * P, tile=TILE), room(C, P, 3 * P), room(C, P, P)
+    tiles = room(C, P, 2 * S), room(C, ROWS, P), room(C, ROWS, P)
     free = plgpu.Barrier() if interpret else plgpu.ClusterBarrier(collective_axes=("part",))
-    barriers = plgpu.Barrier(num_arrivals=3 + 4 * C), plgpu.Barrier(num_arrivals=C), plgpu.Barrier(num_arrivals=C), free
+    barriers = plgpu.Barrier(num_arrivals=4 + 3 * C), plgpu.Barrier(), plgpu.Barrier(), free
 
     def programme(*refs: Any) -> None:
         def with_room(*scratch: Any) -> None:
@@ -178,10 +181,9 @@ def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) 
 
         pl.run_scoped(with_room, *weights, *tiles, *barriers, collective_axes="group")
 
-    shapes = jax.ShapeDtypeStruct((steps, rows, C * P), kind), jax.ShapeDtypeStruct((steps, rows, S), kind)
     return plgpu.kernel(
         programme,
-        out_type=shapes,
+        out_type=[jax.ShapeDtypeStruct(size, kind) for size in ((steps, C, rows, P), (steps, rows, S), (C, rows, P))],
         grid=(rows // ROWS,),
         grid_names=("tile",),
         cluster=() if interpret else (C,),
@@ -195,15 +197,14 @@ def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) 
 
 def _imagine(shape: Shape, steps: int, min_sd: float, place: Any, refs: Any, scratch: Any, hands: Any) -> None:
     """All steps of a tile, a part's columns."""
-    (of_s, of_move, of_x, of_h, hidden, prior, begun, s_begun, moves, noise, h_out, s_out), (part, row) = refs, place
+    (of_s, of_move, of_x, of_h, hidden, prior, begun, s_begun, moves, noise, *outs), (part, row) = refs, place
     w_s, w_move, w_x, w_h, w_hidden, w_prior, h_all, u_all, fetched, h_there, u_there, free = scratch
-    (C, P, _, S, _), everyone = shape, range(shape.parts)
-    here = pl.ds(row, ROWS)
-    for source, target in ((of_s, w_s), (of_move, w_move), (of_x.at[part], w_x)):
+    (h_out, s_out, u_out), (_, P, _, S, _), everyone, here = outs, shape, range(shape.parts), pl.ds(row, ROWS)
+    for source, target in ((of_s, w_s), (of_move, w_move), (of_x.at[part], w_x), (begun.at[:, here], h_all)):
         plgpu.copy_gmem_to_smem(source, target, fetched)
     for other in everyone:
-        given = of_h.at[part, other], hidden.at[part, other], prior.at[other], begun.at[other, here]
-        for source, target in zip(given, (w_h, w_hidden, w_prior, h_all), strict=True):
+        given = of_h.at[part, other], hidden.at[part, other], prior.at[other]
+        for source, target in zip(given, (w_h, w_hidden, w_prior), strict=True):
             plgpu.copy_gmem_to_smem(source, target.at[other], fetched)
     plgpu.barrier_wait(fetched)
 
@@ -220,13 +221,12 @@ def _imagine(shape: Shape, steps: int, min_sd: float, place: Any, refs: Any, scr
         new = jnp.tanh(from_x[:, :P] + r * from_h[:, :P])
         own = new + z * (own - new)
         plgpu.barrier_wait(free)  # nobody reads the h of before any more
-        hands.send(hands.half(own), h_all.at[part], h_there, C)
-        h_out[t, here, pl.ds(part * P, P)] = hands.half(own)
-        hands.arrived(h_there)
-        hands.send(hands.half(jnp.maximum(product(h_all, w_hidden), 0.0)), u_all.at[part], u_there, C)
-        from_h = product(h_all, w_h)  # while others' parts of the hidden layer are on their way
+        hands.send(part, hands.half(own), h_all, h_out.at[t, :, here], h_there)
+        plgpu.barrier_wait(h_there)
+        hands.send(part, hands.half(jnp.maximum(product(h_all, w_hidden), 0.0)), u_all, u_out.at[:, here], u_there)
+        from_h = product(h_all, w_h)  # while the hidden layer's columns are on their way
         plgpu.barrier_arrive(free)
-        hands.arrived(u_there)
+        plgpu.barrier_wait(u_there)
         y = product(u_all, w_prior)
         s = y[:, :S] + (softplus(y[:, S:]) + min_sd) * hands.columns(noise.at[t], S)
 
@@ -252,16 +252,13 @@ class Neighbours(Hands):
     def whole(self, x: Any) -> Any:
         return x.astype(jnp.float32)
 
-    def send(self, value: Any, place: Any, barrier: Any, parts: int) -> None:
-        """To the same place of every program of the cluster, this one included."""
-        for other in range(parts):
-            plgpu.async_store_smem(
-                value, place, barrier, cluster_idx=jnp.int32(other), cluster_dim="part", optimized=False
-            )
-
-    def arrived(self, barrier: Any) -> None:
-        plgpu.barrier_wait(barrier)
-        plgpu.commit_smem()  # what others stored is seen by the units that multiply
+    def send(self, part: Any, value: Any, tiles: Any, out: Any, barrier: Any) -> None:
+        """A part's columns to its place among the tiles of every program of the cluster, by way of `out`."""
+        tiles[part] = value
+        plgpu.commit_smem()
+        plgpu.copy_smem_to_gmem(tiles.at[part], out.at[part])
+        plgpu.wait_smem_to_gmem(0)
+        plgpu.copy_gmem_to_smem(out, tiles, barrier, collective_axes="part")  # each sends the part that it wrote
 
 
 class Alone(Interpreted):
@@ -272,9 +269,7 @@ class Alone(Interpreted):
 
     whole = half
 
-    def send(self, value: Any, place: Any, barrier: Any, parts: int) -> None:
-        place[...] = value
+    def send(self, part: Any, value: Any, tiles: Any, out: Any, barrier: Any) -> None:
+        tiles[part] = value
+        out[part] = value
         plgpu.barrier_arrive(barrier)
-
-    def arrived(self, barrier: Any) -> None:
-        plgpu.barrier_wait(barrier)
