@@ -1,11 +1,10 @@
-"""Is the kernel of an image model's recurrence the plain one, whatever the sizes, and is it taken where it should be?
+"""Is the kernel of an image model's recurrence the plain one, whatever the sizes?
 
-On a CPU it is interpreted, as one program; `benchmarks/fused_latent.py` compares the compiled one.
+On a CPU it is interpreted, as one program; `benchmarks/fused_images.py` compares the compiled one.
 """
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -47,7 +46,9 @@ def plain(net: Any, *asked: Any) -> Any:
 def kernel(net: Any, *asked: Any) -> Any:
     columns = padded(max(net.gru.h.w.shape[0], net.prior[0].w.shape[1]) + 2)
     packed = fused_latent.pack(net, jnp.float32, columns)
-    return fused_latent.recurrence(packed, *asked, min_sd=SD, interpret=InterpretGPUParams())
+    laid = fused_latent.recurrence(packed, *asked, min_sd=SD, interpret=InterpretGPUParams())
+    (T, C, rows, P), N, sizes = laid.h.shape, len(asked[2]), [part.shape[-1] for part in asked[:2]]
+    return laid.h.swapaxes(1, 2).reshape(T, rows, C * P)[:, :N, : sizes[0]], laid.s[:, :N, : sizes[1]]
 
 
 def agree(one: Any, other: Any) -> None:
@@ -107,35 +108,8 @@ def test_biases_in_bfloat16_lose_nothing():
         np.testing.assert_allclose(carried[at : at + SMALL.deter], bias, rtol=2.0**-15, atol=2.0**-15)
 
 
-def test_it_is_understood_by_the_compiler_for_gpus():
-    # as far as a machine without one can tell: what Mosaic does not take (sizes, operations, layouts) fails here
-    settings = RSSMSettings()
-    asked = jax.eval_shape(lambda: (model(settings, 3), *given(settings, 3, 1000)))
-    device = jax.sharding.AbstractDevice("NVIDIA H200", None, "gpu")  # JAX 0.11 asks which
-
-    def made(net: Any, *asked: Any) -> Any:
-        return fused_latent.recurrence(fused_latent.pack(net), *asked, min_sd=SD)
-
-    several = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), asked)
-    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)):
-        for call, arguments in ((made, asked), (jax.vmap(made), several)):
-            assert "mosaic_gpu" in jax.jit(call).trace(*arguments).lower(lowering_platforms=("cuda",)).as_text()
-
-
 def test_sizes_that_have_room():
     assert Shape.of(200, 200, 30, 3) == (7, 32, 208, 32, 16)  # the paper's
     assert fused_latent.fits(200, 200, 30, 3) and fused_latent.fits(32, 254, 30, 3)
     assert not fused_latent.fits(255, 200, 30, 3) and not fused_latent.fits(200, 255, 30, 3)
     assert not fused_latent.fits(200, 200, 200, 3)
-
-
-def test_it_is_taken_where_it_is_measured(monkeypatch):
-    assert imagine.fused(RSSMSettings(), 3) is None and imagine.ready(model(), SMALL)[1] is None
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])
-    monkeypatch.setattr(fused_latent, "MEASURED", ("9.0",))
-    assert imagine.fused(RSSMSettings(), 3) is fused_latent
-    assert imagine.fused(RSSMSettings(products="float32"), 3) is imagine.fused(RSSMSettings(deter=300), 3) is None
-    assert imagine.ready(model(), SMALL)[1] is not None
-    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="8.0")])
-    assert imagine.fused(RSSMSettings(), 3) is None

@@ -24,19 +24,19 @@ def ready(net: RSSM, settings: RSSMSettings) -> tuple[RSSM, Any]:
     """What plans read, made once per fit: all but the members in the type of the products, and the kernel's, if one is taken."""
     dtype = type_of(settings.products)
     half = eqx.tree_at(lambda n: n.members, jax.tree.map(lambda leaf: leaf.astype(dtype), net), net.members)
-    kernel = fused(settings, net.embed.w.shape[0] - settings.stoch)
-    return half, None if kernel is None else kernel.pack(net)
+    kernels = fused(settings, net.embed.w.shape[0] - settings.stoch)
+    return half, None if kernels is None else kernels.pack(net)
 
 
 def fused(settings: RSSMSettings, action_dim: int) -> Any:
-    """`planning.fused_latent` on the GPUs that it is measured on; None elsewhere, and for models that are too large."""
+    """`planning.fused_images` on the GPUs that it is measured on; None elsewhere, and for models that are too large."""
     if jax.default_backend() != "gpu" or type_of(settings.products) != "bfloat16":
         return None
-    from capax.planning import fused_latent  # Pallas is slow to import
+    from capax.planning import fused_images  # Pallas is slow to import
 
-    capable = getattr(jax.devices()[0], "compute_capability", "") in fused_latent.MEASURED
-    room = fused_latent.fits(settings.deter, settings.hidden, settings.stoch, action_dim)
-    return fused_latent if capable and room else None
+    capable = getattr(jax.devices()[0], "compute_capability", "") in fused_images.MEASURED
+    room = fused_images.fits(settings.deter, settings.hidden, settings.stoch, action_dim, settings.members)
+    return fused_images if capable and room else None
 
 
 def rollout(
@@ -50,14 +50,15 @@ def rollout(
     begin = Belief(*(part.astype(dtype) for part in start))
     if packed is None:
         h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
+        reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
+        before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])
+        moves = actions.swapaxes(0, 1).astype(dtype)
+        rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
+        u = disagreement(half.members, *rows)[1].reshape(H, N).T
     else:
-        h, s = fused(settings, A).recurrence(packed, *begin, actions, noise, min_sd=settings.min_sd)
-    reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
-    before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])
-    moves = actions.swapaxes(0, 1).astype(dtype)
-    rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
-    _, u = disagreement(half.members, *rows)  # a variance of 1e-4 needs its digits
-    u = uncertainty(u, settings).reshape(H, N).T
+        kernels, how = fused(settings, A), dict(min_sd=settings.min_sd, members=settings.members)
+        reward, cost, u = kernels.rollout(packed, *begin, actions, noise, **how)
+    u = uncertainty(u, settings)
     return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
 
 

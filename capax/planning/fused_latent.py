@@ -21,8 +21,6 @@ from jaxtyping import Float
 
 from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TILE, Hands, Interpreted, padded, softplus
 
-MEASURED: tuple[str, ...] = ("9.0",)
-"""Compute capabilities on which `benchmarks/fused_latent.py` has shown that the kernel agrees and gains; taken there."""
 COLUMNS, PARTS = 32, 8
 """Columns that a program makes, and the most programs of a cluster."""
 OPEN = 60.0
@@ -69,6 +67,18 @@ class Packed(NamedTuple):
     """Means and raw deviations of s."""
 
 
+class Laid(NamedTuple):
+    """Beliefs as the kernel lays them out: rows are candidates and what fills the last tile."""
+
+    begun: Float[Array, "C rows P"]
+    """The h before the first step."""
+    h: Float[Array, "T C rows P"]
+    """Of part after part, each with its columns; the ones, then zeros, after h's own."""
+    s: Float[Array, "T rows S"]
+    moves: Float[Array, "T rows M"]
+    """Actions; the last columns are the ones."""
+
+
 def fits(deter: int, hidden: int, stoch: int, actions: int) -> bool:
     """Whether the chip has room for a model of these sizes."""
     shape = Shape.of(deter, hidden, stoch, actions)
@@ -82,22 +92,11 @@ def pack(net: Any, dtype: Any = jnp.bfloat16, columns: int = COLUMNS) -> Packed:
     C, P, X, wide_s, M = Shape.of(D, U, S, A, columns)
     whole = C * P
 
-    def placed(x: Any, *sizes: int) -> Any:
-        return jnp.pad(x.astype(jnp.float32), [(0, n - m) for n, m in zip(sizes, x.shape, strict=True)])
-
-    def carried(matrix: Any, bias: Any, ones: int) -> Any:
-        """With a bias in the rows of the ones: what it is rounded to, and what is left."""
-        rounded = bias.astype(dtype).astype(jnp.float32)
-        return matrix.at[ones, : len(bias)].set(rounded).at[ones + 1, : len(bias)].set(bias - rounded)
-
-    def stays(matrix: Any, row: int, column: int, value: float = 1.0) -> Any:
-        return matrix.at[row, column : column + ONES].set(value)
-
     def gates(layer: Any, rows: int, biases: tuple[Any, ...]) -> Any:
         """[rows 3 whole]: new, reset, update."""
         r, z, n = jnp.split(layer.w, 3, -1)
         made = [placed(part, rows, whole) for part in (n, r / 2.0, z / 2.0)]
-        return [carried(part, bias, D) for part, bias in zip(made, biases, strict=True)]
+        return [carried(part, bias, D, dtype) for part, bias in zip(made, biases, strict=True)]
 
     def shared(matrices: list[Any], rows: int) -> Any:
         """[C rows 3*P]: of each part, its columns of each matrix side by side."""
@@ -109,10 +108,10 @@ def pack(net: Any, dtype: Any = jnp.bfloat16, columns: int = COLUMNS) -> Packed:
     x_gates = gates(net.gru.x, X, (nx, (rx + rh) / 2.0, (zx + zh) / 2.0))
     x_gates[2] = stays(x_gates[2], D, D, OPEN)
     h_gates = gates(net.gru.h, whole, (nh, none, none))
-    moves = carried(placed(net.embed.w[S:], M, X), net.embed.b.astype(jnp.float32), M - ONES)
-    layer = carried(placed(first.w, whole, whole), first.b.astype(jnp.float32), D)
+    moves = carried(placed(net.embed.w[S:], M, X), net.embed.b, M - ONES, dtype)
+    layer = carried(placed(first.w, whole, whole), first.b, D, dtype)
     heads = [
-        carried(placed(w, whole, wide_s), b.astype(jnp.float32), U)
+        carried(placed(w, whole, wide_s), b, U, dtype)
         for w, b in zip(jnp.split(second.w, 2, -1), jnp.split(second.b, 2), strict=True)
     ]
     packed = Packed(
@@ -126,6 +125,23 @@ def pack(net: Any, dtype: Any = jnp.bfloat16, columns: int = COLUMNS) -> Packed:
     return jax.tree.map(lambda part: part.astype(dtype), packed)
 
 
+def placed(x: Any, *sizes: int) -> Any:
+    """In float32, with zeros after it."""
+    return jnp.pad(x.astype(jnp.float32), [(0, n - m) for n, m in zip(sizes, x.shape, strict=True)])
+
+
+def carried(matrix: Any, bias: Any, ones: int, dtype: Any) -> Any:
+    """With a bias in the rows of the ones: what it is rounded to, and what is left."""
+    bias = bias.astype(jnp.float32)
+    rounded = bias.astype(dtype).astype(jnp.float32)
+    return matrix.at[ones, : len(bias)].set(rounded).at[ones + 1, : len(bias)].set(bias - rounded)
+
+
+def stays(matrix: Any, row: int, column: int, value: float = 1.0) -> Any:
+    """With columns that make ones of the ones."""
+    return matrix.at[row, column : column + ONES].set(value)
+
+
 def recurrence(
     packed: Packed,
     h: Float[Array, "*N H"],
@@ -135,9 +151,9 @@ def recurrence(
     *,
     min_sd: float,
     interpret: Any = None,
-) -> tuple[Float[Array, "T N H"], Float[Array, "T N S"]]:
-    """What `models.imagine.recurrence` returns, of a packed model."""
-    (N, T, _), S, D, dtype = actions.shape, s.shape[-1], h.shape[-1], packed.of_s.dtype
+) -> Laid:
+    """What `models.imagine.recurrence` returns, of a packed model, and what it was made of."""
+    (N, T, _), S, dtype = actions.shape, s.shape[-1], packed.of_s.dtype
     (wide_s, X), M, (C, _, _, P) = packed.of_s.shape, packed.of_move.shape[0], packed.hidden.shape
     shape, rows = Shape(C, P, X, wide_s, M), -(-N // ROWS) * ROWS
 
@@ -155,7 +171,7 @@ def recurrence(
     moves = jnp.pad(moves, ((0, rows - N), (0, 0), (0, 0))).swapaxes(0, 1)
     eps = jnp.pad(noise.astype(jnp.float32), ((0, 0), (0, wide_s - S)))
     hs, ss, _ = _kernel(shape, T, rows, min_sd, interpret)(*packed, begun, each(filled(s, wide_s)), moves, eps)
-    return hs.swapaxes(1, 2).reshape(T, rows, C * P)[:, :N, :D], ss[:, :N, :S]
+    return Laid(begun, hs, ss, moves)
 
 
 def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) -> Any:
@@ -252,6 +268,10 @@ class Neighbours(Hands):
     def whole(self, x: Any) -> Any:
         return x.astype(jnp.float32)
 
+    def together(self) -> None:
+        """All warps have read what they read."""
+        plgpu.commit_smem()
+
     def send(self, part: Any, value: Any, tiles: Any, out: Any, barrier: Any) -> None:
         """A part's columns to its place among the tiles of every program of the cluster, by way of `out`."""
         tiles[part] = value
@@ -268,6 +288,9 @@ class Alone(Interpreted):
         return x
 
     whole = half
+
+    def together(self) -> None:
+        pass
 
     def send(self, part: Any, value: Any, tiles: Any, out: Any, barrier: Any) -> None:
         tiles[part] = value

@@ -1,6 +1,6 @@
-"""How long does a plan from images take at the paper's size, step by step and with the recurrence as one kernel? (on a GPU)
+"""How long does a plan from images take at the paper's size, step by step and with kernels of our own? (on a GPU)
 
-python benchmarks/fused_latent.py
+python benchmarks/fused_images.py
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from capax.agents.planet import PlanetSettings
 from capax.models import imagine, rssm
 from capax.models.rssm import Belief, RSSMSettings
-from capax.planning import fused_latent
+from capax.planning import fused_images
 from capax.planning.ccem import plan
 from capax.workload import CONTROLS, images_plan, made_up
 
@@ -51,7 +51,7 @@ def asked() -> tuple[Any, Belief, Any]:
 def main() -> None:
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; differences are means, in deviations of float32's")
     net, belief, actions = asked()
-    fused_latent.MEASURED = (jax.devices()[0].compute_capability,)  # taken here, whether it is elsewhere or not
+    fused_images.MEASURED = (jax.devices()[0].compute_capability,)  # taken here, whether it is elsewhere or not
     half, packed = jax.jit(partial(imagine.ready, settings=HALF))(net)
     rollout = {own: jax.jit(partial(imagine.rollout, settings=own)) for own in (HALF, EXACT)}
     nothing = jnp.zeros((PLANNER.cem.horizon, CONTROLS))
@@ -64,7 +64,7 @@ def main() -> None:
     with jax.default_matmul_precision("highest"):
         truth = rollout[EXACT](imagine.ready(net, EXACT), belief, actions, jr.key(2))
     print(f"{'':14s} {'plan, ms':>9s} {'rollout, ms':>12s}   {'reward':>8s}  {'cost':>8s}  u", flush=True)
-    for name, params in {"step by step": (half, None), "one kernel": (half, packed)}.items():
+    for name, params in {"step by step": (half, None), "kernels": (half, packed)}.items():
         found = rollout[HALF](params, belief, actions, jr.key(2))
         apart = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(found[:3], truth[:3], strict=True)]
         alone = timed(lambda params=params: rollout[HALF](params, belief, actions, jr.key(2)))
