@@ -51,8 +51,10 @@ def asked() -> tuple[Any, Belief, Any]:
 def main() -> None:
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; differences are means, in deviations of float32's")
     net, belief, actions = asked()
-    fused_images.MEASURED = (jax.devices()[0].compute_capability,)  # taken here, whether it is elsewhere or not
-    half, packed = jax.jit(partial(imagine.ready, settings=HALF))(net)
+    ways = {}
+    for name, taken in {"step by step": (), "kernels": (jax.devices()[0].compute_capability,)}.items():
+        fused_images.MEASURED = taken  # here, whether it is elsewhere or not
+        ways[name] = jax.jit(lambda own: imagine.ready(own, HALF))(net)
     rollout = {own: jax.jit(partial(imagine.rollout, settings=own)) for own in (HALF, EXACT)}
     nothing = jnp.zeros((PLANNER.cem.horizon, CONTROLS))
 
@@ -64,7 +66,7 @@ def main() -> None:
     with jax.default_matmul_precision("highest"):
         truth = rollout[EXACT](imagine.ready(net, EXACT), belief, actions, jr.key(2))
     print(f"{'':14s} {'plan, ms':>9s} {'rollout, ms':>12s}   {'reward':>8s}  {'cost':>8s}  u", flush=True)
-    for name, params in {"step by step": (half, None), "kernels": (half, packed)}.items():
+    for name, params in ways.items():
         found = rollout[HALF](params, belief, actions, jr.key(2))
         apart = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(found[:3], truth[:3], strict=True)]
         alone = timed(lambda params=params: rollout[HALF](params, belief, actions, jr.key(2)))

@@ -6,7 +6,7 @@ least sure of its steps, whole stretches of steps are asked. Logits and uncertai
 model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing would be told
 that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
 
-    p ← p · exp(η (1[J_c > C] − ¾ε)),   η = pace(ε),
+    p ← p · exp(η (1[J_c > C] − ε)),   η = pace(ε),
 
 and what an episode pays beyond its limit raises p at once, until it ends: every step of it by as much as a violating
 episode. What this promises is in docs/guarantees.md.
@@ -21,16 +21,13 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 PACE, FASTEST = 0.28, 2.0
-"""η is PACE/ε, and FASTEST at most. An episode within the limit lowers p by a fifth, or by a fourteenth with ε = .05; one that
-violates raises it by two thirds with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the
+"""η is PACE/ε, and FASTEST at most. An episode within the limit lowers p by a quarter, or by a tenth with ε = .05; one that
+violates raises it by half with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the
 latter, and a run would be over before an early violation, by a model that knew nothing, is forgotten."""
-AIM = 0.75
-"""Of ε: a rule that aims at ε itself is above it as often as below."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
-BEST = 0.99
-"""A step is good if it earned at least what lies halfway between the median and this quantile of the safe ones: not a fixed
-share of them, since doing nothing for long would make nothing good."""
+GOOD = 0.2
+"""Share of the safe steps that are good ones."""
 LEVELS = np.geomspace(LEAST_SHARE, MOST_SHARE, 61)
 """Shares whose margins are remembered between fits."""
 
@@ -42,13 +39,13 @@ def pace(rate: float) -> float:
 
 def moved(share: float, violated: bool, rate: float) -> float:
     """p after an episode, where ε is `rate`."""
-    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - AIM * rate))))
+    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - rate))))
 
 
 def raised(share: float, beyond: float, rate: float) -> float:
     """p for what is left of an episode that has paid so much beyond its limit: as after as many violating ones."""
     most = math.log(MOST_SHARE / LEAST_SHARE)
-    return min(MOST_SHARE, share * math.exp(min(most, pace(rate) * (1.0 - AIM * rate) * max(0.0, beyond))))
+    return min(MOST_SHARE, share * math.exp(min(most, pace(rate) * (1.0 - rate) * max(0.0, beyond))))
 
 
 def margins(
@@ -61,10 +58,8 @@ def margins(
     with np.errstate(over="ignore", invalid="ignore"):
         found = -logit / np.maximum(uncertainty, np.finfo(np.float32).tiny)
     safe = np.flatnonzero((cost <= 0.0) & np.isfinite(found) & np.isfinite(earned))
-    if not safe.size:
-        return ()
-    good = safe[earned[safe] >= np.quantile(earned[safe], (0.5, BEST)).mean()]
-    return tuple(np.quantile(found[good], LEVELS).tolist())
+    good = safe[np.argsort(-earned[safe], kind="stable")[: math.ceil(GOOD * safe.size)]]
+    return tuple(np.quantile(found[good], LEVELS).tolist()) if good.size else ()
 
 
 def kappa_at(known: tuple[float, ...], share: float) -> float:

@@ -97,7 +97,7 @@ def states_plan(settings: PetsSettings, lanes: int = 1) -> Callable[[], Any]:
 def images_plan(settings: PlanetSettings) -> Callable[[], Any]:
     net = made_up(rssm.init, IMAGE[-1], CONTROLS, settings.rssm)
     carry = rssm.start((), settings.rssm), jnp.zeros(CONTROLS)
-    told = pictures(1).episodes[0].image[0], carry, np.float32(0.1), np.float32(0.0), True
+    told = pictures(1).episodes[0].image[0], carry, np.array([0.1, 0.0, 1.0], np.float32)
     ready, step = stepping(settings, CONTROLS)
     return planned(step, (jr.key(1), ready(net), *told))
 

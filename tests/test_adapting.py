@@ -73,10 +73,10 @@ def test_what_is_left_is_weighed_as_the_task_weighs_it():
         purse = purse.after(spec, cost)
     assert purse == (6.0, 1.5, 2) and purse.left(spec) == pytest.approx(4.5 / 0.25)
     assert purse.after(spec, 4.0).left(spec) == pytest.approx(3.5 / 0.125)  # a step beyond the last
-    hasty = Purse().after(spec, 8.0)  # 2 more than its share, so one step's 6 · .5 are kept back
-    assert hasty.left(spec) == pytest.approx((10.5 - 8.0 - 3.0) / 0.75)
+    hasty = Purse().after(spec, 8.0)  # 2 more than its share, and one step's 6 · .5 kept back, in a quarter of .75
+    assert hasty.left(spec) == pytest.approx(6.0 - 4.0 * (2.0 + 3.0) / 0.75)
     plain = Spec(12.0, 0.5, False, 3)
-    assert Purse().after(plain, 13.0).left(plain) == pytest.approx((12.0 - 13.0 - 4.0) / 2.0)
+    assert Purse().after(plain, 13.0).left(plain) == pytest.approx(4.0 - 4.0 * (9.0 + 4.0) / 2.0)
     assert Purse().left(Spec(math.inf, 0.5, True, 3)) == math.inf
 
 
@@ -98,3 +98,18 @@ def test_an_episode_that_ended_early_counts_as_uncertain_as_a_whole_one():
     # three of fifty steps with U = 4: kept up, that is 4 · 50/3, and a κ of 25/(4 · 50/3) = .375 fills the limit of 25
     learned, _ = feedback(WHOLE, False, fabricated(WHOLE, [1.0, 0.5, 0.5], PLANNED))
     assert (learned.residual, learned.unit, learned.uncertainty) == pytest.approx((0.35, 0.375, 200 / 3), rel=1e-12)
+
+
+def test_what_was_spent_too_much_is_made_up_for_soon():
+    # 152 discounted over 1,000 steps: an agent that spends exactly what it may is back at its share after some fifty
+    # steps, and may go on as before; were it made up for in all that is left, it would never be
+    spec = Spec(152.0, 0.99, True, 1000)
+    share, purse = spec.limit / spec.scale, Purse()
+    for _ in range(20):
+        purse = purse.after(spec, 1.5 * share)
+    spent = []
+    for _ in range(980):
+        spent.append(max(0.0, min(share, purse.left(spec))))
+        purse = purse.after(spec, spent[-1])
+    assert spent[0] < 0.7 * share and min(spent[60:]) > 0.9 * share
+    assert 0.98 * spec.limit < purse.spent < spec.limit

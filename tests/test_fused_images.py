@@ -34,7 +34,7 @@ def interpreted(settings: RSSMSettings, monkeypatch: pytest.MonkeyPatch, net: An
     own = SimpleNamespace(rollout=partial(fused_images.rollout, interpret=InterpretGPUParams()))
     monkeypatch.setattr(imagine, "fused", lambda *sizes: own)
     packed = fused_images.pack(net, jnp.float32, columns)
-    return imagine.rollout((net, packed), Belief(h, s), actions, KEY, settings=settings)
+    return imagine.rollout((None, packed), Belief(h, s), actions, KEY, settings=settings)
 
 
 @pytest.mark.parametrize(("changes", "actions", "candidates", "programs"), [

@@ -188,7 +188,7 @@ def test_the_belief_is_filtered_as_it_acts(run):
 
 @pytest.mark.parametrize(("rule", "after"), [
     (Conformal(0.1), 100.0),  # two beyond the limit, and p is .9
-    (Conformal(0.4), 100.0 * math.log(0.1 * math.exp(2 * 0.7 * 0.7) / 0.0005) / math.log(0.9 / 0.0005)),
+    (Conformal(0.4), 100.0 * math.log(0.1 * math.exp(2 * 0.7 * 0.6) / 0.0005) / math.log(0.9 / 0.0005)),
     (Adam(start=1.0), 1.0),
 ])  # fmt: skip
 def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatch):
@@ -196,7 +196,7 @@ def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatc
     ready, real = planet.stepping(small(), 2)
 
     def step(*arguments: Any) -> Any:
-        used.append(float(arguments[4]))
+        used.append(float(arguments[4][0]))
         return real(*arguments)
 
     monkeypatch.setattr(planet, "stepping", lambda *sizes: (ready, step))

@@ -24,6 +24,11 @@ NEAR = 0.9
 reasons, and would do so with any κ."""
 
 
+SOON = 4.0
+"""An episode that has spent more than its share makes up for it in one over this of what is left: late steps of a discounted
+limit count for nothing, and the whole rest of an episode would go by with nothing to spend."""
+
+
 class Purse(NamedTuple):
     """What an episode has cost so far."""
 
@@ -39,11 +44,11 @@ class Purse(NamedTuple):
         return Purse(self.spent + weight * float(cost), self.weight + weight, self.steps + 1)
 
     def left(self, spec: Spec) -> float:
-        """What each of the other steps may cost, by the limit. Of an episode that has spent more than its share, one step's
+        """What each of the next steps may cost, by the limit. Of an episode that has spent more than its share, one step's
         worth is kept back: what the last step costs too much cannot be made up for."""
         now, share = spec.weight(self.steps), spec.limit / spec.scale
-        kept = share * now if self.spent > share * self.weight else 0.0
-        return (spec.limit - kept - self.spent) / max(spec.scale - self.weight, now)
+        over, rest = self.spent - share * self.weight, max(spec.scale - self.weight, now)
+        return share - SOON * (over + share * now) / rest if over > 0.0 else (spec.limit - self.spent) / rest
 
 
 class Trouble(NamedTuple):

@@ -85,18 +85,19 @@ def stepping(settings: PlanetSettings, action_dim: int) -> tuple[Any, Any]:
     """What makes a model ready, and what sees an image and plans; compiled once for all agents of these sizes."""
     rollout = partial(imagine.rollout, settings=settings.rssm)
 
-    def step(key: Key, model: Any, image: Any, carry: Any, kappa: Any, limit: Any, binary: Any) -> Any:
-        (net, params), (belief, last) = model, carry
+    def step(key: Key, model: Any, image: Any, carry: Any, terms: Any) -> Any:
+        (net, params), (belief, last), (kappa, limit, binary) = model, carry, terms
         k_filter, k_plan = jr.split(key)
         embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
         noise = jr.normal(k_filter, (settings.rssm.stoch,))
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
         nothing = jnp.zeros((settings.cem.horizon, action_dim))
-        chosen, _, info = plan(k_plan, params, belief, nothing, kappa, limit, binary, rollout=rollout, cem=settings.cem)
+        asked = params, belief, nothing, kappa, limit, binary > 0.0
+        chosen, _, info = plan(k_plan, *asked, rollout=rollout, cem=settings.cem)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
 
     make = jax.jit(partial(imagine.ready, settings=settings.rssm))
-    return lambda net: (net, make(net)), shared(jax.jit(step))
+    return lambda net: (rssm.seeing(net), make(net)), shared(jax.jit(step))
 
 
 @dataclass(frozen=True)
@@ -141,20 +142,21 @@ class Planet:
         """See the image, then take the first action of the best plan within the limit."""
         if state.fits == 0:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
-        per_step = np.float32(self.spec.limit / self.spec.scale)
+        per_step = self.spec.limit / self.spec.scale
         if not state.binary:
-            per_step = np.float32(self.rule.allowed(float(per_step), carry.purse.left(self.spec)))
+            per_step = self.rule.allowed(per_step, carry.purse.left(self.spec))
         beyond = carry.purse.spent - self.spec.limit
-        kappa = np.float32(self.rule.careful(state.rule, beyond) if beyond > 0.0 else state.rule.kappa)
+        kappa = self.rule.careful(state.rule, beyond) if beyond > 0.0 else state.rule.kappa
         (_, step), last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
+        terms = np.array([kappa, per_step, state.binary], np.float32)  # one copy to the device
 
         def planned(net: RSSM) -> Any:
-            return lambda: step(key, self._ready(net), obs, last, kappa, per_step, state.binary)
+            return lambda: step(key, self._ready(net), obs, last, terms)
 
         good = None if state.good is None else planned(state.good)
         plans = planned(state.model), good
         action, (belief, taken), said = first_finite(plans, lambda: (np.asarray(carry.action), last), self.action_dim)
-        return action, carry._replace(belief=belief, action=taken), {**said, "plan_limit": float(per_step)}
+        return action, carry._replace(belief=belief, action=taken), {**said, "plan_limit": float(terms[1])}
 
     def paid(self, carry: Carried, cost: float) -> Carried:
         """With what the last step cost."""

@@ -20,12 +20,14 @@ UNROLLED = 12
 """Steps that are compiled as one piece, for fewer launches on a GPU; the paper's horizon."""
 
 
-def ready(net: RSSM, settings: RSSMSettings) -> tuple[RSSM, Any]:
-    """What plans read, made once per fit: all but the members in the type of the products, and the kernel's, if one is taken."""
-    dtype = type_of(settings.products)
-    half = eqx.tree_at(lambda n: n.members, jax.tree.map(lambda leaf: leaf.astype(dtype), net), net.members)
+def ready(net: RSSM, settings: RSSMSettings) -> tuple[RSSM | None, Any]:
+    """What plans read, made once per fit: all but the members in the type of the products, or what the kernels read."""
     kernels = fused(settings, net.embed.w.shape[0] - settings.stoch)
-    return half, None if kernels is None else kernels.pack(net)
+    if kernels is not None:
+        return None, kernels.pack(net)
+    dtype = type_of(settings.products)
+    net = eqx.tree_at(lambda n: (n.encoder, n.posterior, n.decoder_in, n.decoder), net, (None,) * 4)
+    return eqx.tree_at(lambda n: n.members, jax.tree.map(lambda leaf: leaf.astype(dtype), net), net.members), None
 
 
 def fused(settings: RSSMSettings, action_dim: int) -> Any:
@@ -40,7 +42,7 @@ def fused(settings: RSSMSettings, action_dim: int) -> Any:
 
 
 def rollout(
-    params: tuple[RSSM, Any], start: Belief, actions: Float[Array, "N H A"], key: Key, *, settings: RSSMSettings
+    params: tuple[RSSM | None, Any], start: Belief, actions: Float[Array, "N H A"], key: Key, *, settings: RSSMSettings
 ) -> Imagined:
     """Imagine each candidate from a belief, or from one of its own; the heads see all steps at once. `params`: of `ready`."""
     half, packed = params
@@ -48,7 +50,7 @@ def rollout(
     dtype = type_of(settings.products)
     noise = jr.normal(key, (H, settings.stoch)).astype(dtype)  # the same whatever the products
     begin = Belief(*(part.astype(dtype) for part in start))
-    if packed is None:
+    if half is not None:
         h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
         reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
         before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])

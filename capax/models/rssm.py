@@ -168,6 +168,11 @@ def quantised(image: UInt8[Array, "*B 64 64 C"]) -> Float[Array, "*B 64 64 C"]:
     return jnp.floor(image.astype(jnp.float32) * (GREYS / 256.0)) / GREYS - 0.5
 
 
+def seeing(net: RSSM) -> RSSM:
+    """The parts that `encode` and `filtered` read."""
+    return eqx.tree_at(lambda n: (n.decoder_in, n.decoder, n.reward, n.cost, n.members), net, (None,) * 5)
+
+
 def encode(net: RSSM, x: Float[Array, "N 64 64 C"]) -> Float[Array, "N E"]:
     """Four convolutions of stride 2: 64, 31, 14, 6, 2."""
     for layer in net.encoder:
