@@ -82,6 +82,7 @@ def test_they_are_taken_where_they_are_measured(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="9.0")])
     assert imagine.fused(RSSMSettings(), 3) is fused_images
     assert imagine.fused(RSSMSettings(products="float32"), 3) is imagine.fused(RSSMSettings(deter=300), 3) is None
+    assert imagine.fused(RSSMSettings(floor=0.0), 3) is None
     assert imagine.ready(model(), SMALL)[1] is not None
     monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(compute_capability="8.0")])
     assert imagine.fused(RSSMSettings(), 3) is None

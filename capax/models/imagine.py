@@ -31,8 +31,9 @@ def ready(net: RSSM, settings: RSSMSettings) -> tuple[RSSM | None, Any]:
 
 
 def fused(settings: RSSMSettings, action_dim: int) -> Any:
-    """`planning.fused_images` on the GPUs that it is measured on; None elsewhere, and for models that are too large."""
-    if jax.default_backend() != "gpu" or type_of(settings.products) != "bfloat16":
+    """`planning.fused_images` on the GPUs that it is measured on; None elsewhere, for models that are too large, and where u
+    has no floor: the kernels' is too coarse to stand alone."""
+    if jax.default_backend() != "gpu" or type_of(settings.products) != "bfloat16" or settings.floor == 0.0:
         return None
     from capax.planning import fused_images  # Pallas is slow to import
 
