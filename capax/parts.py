@@ -16,7 +16,7 @@ from capax.agents.onpolicy import OnPolicy, OnPolicySettings, Surrogate
 from capax.agents.pets import Pets, PetsSettings
 from capax.agents.planet import Planet, PlanetSettings
 from capax.agents.sight import Images, Vectors
-from capax.agents.start import Random, Scripted
+from capax.agents.start import Held, Random, Scripted
 from capax.checks import is_number, shown
 from capax.conformal import Conformal
 from capax.envs.adapt import Cost, Task, called, make
@@ -62,7 +62,7 @@ def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[
         learner, _ = paper.make_agent(world, finite_method(config), config["iterations"], spec.limit)
         return Parts(learner, None, math.inf if method == "random" else config["episode_steps"], spec, limit)
     action_dim = len(config["action_low"])
-    starter = starter or Random(action_dim)
+    starter = starter or (Random if config["image"] is None else Held)(action_dim)
     if method == "random":
         return Parts(Random(action_dim), starter, math.inf, spec, limit)
     if method in GRADIENT:

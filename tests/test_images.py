@@ -17,6 +17,7 @@ import capax
 from capax import flags
 from capax.agents import planet
 from capax.agents.planet import Planet, PlanetSettings
+from capax.agents.start import HOLD, Held
 from capax.collect import EpisodeCollector, split
 from capax.conformal import Conformal
 from capax.envs.adapt import Task, make
@@ -254,3 +255,14 @@ def test_sizes_that_contradict_each_other(tmp_path):
         capax.train("capax/Dot-v0", steps=20, out=tmp_path, preset="fast", settings={"epochs": 3})
     with pytest.raises(InputError, match="buffer is 3, less than chunk, 4"):
         capax.train("capax/Dot-v0", steps=20, out=tmp_path, preset="fast", settings=TINY | {"buffer": 3})
+
+
+def test_random_actions_before_the_first_fit_last():
+    agent, carry, actions = Held(2), None, []
+    for number in range(4000):
+        action, carry, _ = agent.act(None, carry, None, jr.key(number))
+        actions.append(action)
+    taken = np.array(actions)
+    fresh = 1 + int(np.any(np.diff(taken, axis=0) != 0.0, axis=1).sum())
+    assert fresh == pytest.approx(4000 / HOLD, rel=0.15) and np.abs(taken).max() <= 1.0
+    assert np.abs(taken.mean(0)).max() < 0.15 and taken.std(0) == pytest.approx(np.sqrt(1.0 / 3.0), rel=0.1)

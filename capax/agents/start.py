@@ -16,6 +16,9 @@ from capax.envs.adapt import Task
 from capax.errors import InputError
 from capax.types import Episode, Key, Metrics
 
+HOLD = 8
+"""Steps that a random action is held for, in the mean, before a model of images is fitted."""
+
 
 @dataclass(frozen=True)
 class Random:
@@ -37,6 +40,17 @@ class Random:
 
     def adapt(self, state: None, episode: Episode) -> tuple[None, Metrics]:
         return state, {}
+
+
+@dataclass(frozen=True)
+class Held(Random):
+    """The same with actions that last: drawn anew in every step they cancel each other, and a car hardly moves, so that what
+    is learned first says nothing about driving."""
+
+    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        *drawn, other = np.asarray(uniform(key, self.action_dim + 1))
+        action = np.array(drawn) if carry is None or (other + 1.0) / 2.0 < 1.0 / HOLD else carry
+        return action, action, {}
 
 
 @dataclass(frozen=True)
