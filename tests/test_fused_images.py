@@ -38,9 +38,8 @@ def interpreted(settings: RSSMSettings, monkeypatch: pytest.MonkeyPatch, net: An
 
 
 @pytest.mark.parametrize(("changes", "actions", "candidates", "programs"), [
-    ({}, 2, 7, 132),  # a part of a tile, and fewer tiles than programs
     ({"deter": 40, "hidden": 30, "stoch": 17, "members": 3}, 1, 70, 4),  # programs with several tiles, the last one twice
-    ({"hidden": 14, "members": 1, "floor": 0.0}, 3, 3, 2),  # one member has no variance
+    ({"hidden": 14, "members": 1, "floor": 0.0}, 3, 3, 132),  # fewer tiles than programs; one member has no variance
 ])  # fmt: skip
 def test_it_is_the_plain_rollout(changes, actions, candidates, programs, monkeypatch):
     monkeypatch.setattr(fused_heads, "PROGRAMS", programs)
