@@ -9,6 +9,7 @@ how the work is cut. On a CPU the same kernel is interpreted, which is slow and 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -175,11 +176,7 @@ def _kernel(shape: Shape, sizes: tuple[int, int, int, int], interpret: Any) -> A
     """What makes `[E H G rows TOLD]` of a packed ensemble, a first state, moves `[H rows W]` and noise `[H E G W]`."""
     (W, K, M, kept, _), (E, H, G, rows) = shape, sizes
     tiles = G * rows // ROWS
-    layouts = (plgpu.TilingTransform((8, TILE)), plgpu.SwizzleTransform(2 * TILE))
-
-    def room(*size: int) -> Any:
-        return plgpu.SMEM(size, jnp.float32) if interpret else plgpu.SMEM(size, jnp.bfloat16, transforms=layouts)
-
+    room = partial(on_chip, interpret)
     fetched = plgpu.Barrier(num_arrivals=2 + len(kept))
     passing = plgpu.Barrier(num_barriers=2), plgpu.Barrier(num_arrivals=2, num_barriers=2)
     places = room(W, K), [room(K, K) for _ in kept], room(K, M), [room(n, K) for _, n in shape.cuts]
@@ -215,6 +212,14 @@ def _kernel(shape: Shape, sizes: tuple[int, int, int, int], interpret: Any) -> A
         compiler_params=plgpu.CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
         interpret=interpret,
     )
+
+
+def on_chip(interpret: Any, *size: int, tile: int = TILE) -> Any:
+    """Room for a matrix, laid out as products of an H100 read it."""
+    if interpret:
+        return plgpu.SMEM(size, jnp.float32)
+    layouts = plgpu.TilingTransform((8, tile)), plgpu.SwizzleTransform(2 * tile)
+    return plgpu.SMEM(size, jnp.bfloat16, transforms=layouts)
 
 
 def _fetch(shape: Shape, steps: int, matrices: Any, places: Any, fetched: Any, passing: Any) -> None:

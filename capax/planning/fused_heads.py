@@ -6,6 +6,7 @@ any candidate and step. Biases are rows of the matrices, as there; the members' 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
-from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TILE, TOLD, padded
+from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TOLD, on_chip, padded
 from capax.planning.fused_latent import Alone, Laid, Neighbours, Shape, carried, placed, stays
 
 PROGRAMS = 132
@@ -129,7 +130,7 @@ def _heads(sizes: tuple[int, ...], W: int, interpret: Any) -> Any:
             plgpu.barrier_wait(fetched)
             _in_turn(lax.axis_index("program"), PROGRAMS // 2, (tiles, rows), send_for, work, hands)
 
-        room = _room(interpret)
+        room = partial(on_chip, interpret)
         places = room(C, P, W), room(S, W), room(W, W), room(C, ROWS, P), room(ROWS, S)
         barriers = plgpu.Barrier(num_arrivals=C + 2), plgpu.Barrier(num_arrivals=C + 1)
         pl.run_scoped(with_room, *places, *barriers, collective_axes="group")
@@ -178,7 +179,7 @@ def _members(sizes: tuple[int, ...], E: int, interpret: Any) -> Any:
             plgpu.barrier_wait(fetched)
             _in_turn(lax.axis_index("program"), PROGRAMS, (tiles, rows), send_for, work, hands)
 
-        room = _room(interpret)
+        room = partial(on_chip, interpret)
         places = room(C, P, V), room(3, M, V), room(2, V, V), room(C, ROWS, P)
         barriers = plgpu.Barrier(num_arrivals=C + 5), plgpu.Barrier(num_arrivals=C)
         pl.run_scoped(with_room, *places, *barriers, collective_axes="group")
@@ -209,14 +210,6 @@ def _in_turn(program: Any, programs: int, sizes: tuple[int, int], send_for: Any,
                 send_for(*place(turn + 1))
 
         work(*place(turn), following)
-
-
-def _room(interpret: Any) -> Any:
-    """What asks for room on the chip."""
-    layouts = plgpu.TilingTransform((8, TILE)), plgpu.SwizzleTransform(2 * TILE)
-    return lambda *size: (
-        plgpu.SMEM(size, jnp.float32) if interpret else plgpu.SMEM(size, jnp.bfloat16, transforms=layouts)
-    )
 
 
 def _launch(programme: Any, out: tuple[int, ...], interpret: Any, **grid: Any) -> Any:

@@ -10,6 +10,7 @@ one program that makes all columns.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
-from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TILE, Hands, Interpreted, padded, softplus
+from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, Hands, Interpreted, on_chip, padded, softplus
 
 COLUMNS, PARTS = 32, 8
 """Columns that a program makes, and the most programs of a cluster."""
@@ -179,13 +180,9 @@ def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) 
     place `[C rows P]` for the hidden layer's columns on their way."""
     (C, P, X, S, M), kind = shape, jnp.float32 if interpret else jnp.bfloat16
 
-    def room(*size: int, tile: int = P) -> Any:
-        if interpret:
-            return plgpu.SMEM(size, kind)
-        return plgpu.SMEM(size, kind, transforms=(plgpu.TilingTransform((8, tile)), plgpu.SwizzleTransform(2 * tile)))
-
-    weights = room(S, X, tile=TILE), room(M, X, tile=TILE), room(X, 3 * P, tile=TILE), room(C, P, 3 * P), room(C, P, P)
-    tiles = room(C, P, 2 * S), room(C, ROWS, P), room(C, ROWS, P)
+    room, wide = partial(on_chip, interpret), partial(on_chip, interpret, tile=P)
+    weights = room(S, X), room(M, X), room(X, 3 * P), wide(C, P, 3 * P), wide(C, P, P)
+    tiles = wide(C, P, 2 * S), wide(C, ROWS, P), wide(C, ROWS, P)
     free = plgpu.Barrier() if interpret else plgpu.ClusterBarrier(collective_axes=("part",))
     barriers = plgpu.Barrier(num_arrivals=4 + 3 * C), plgpu.Barrier(), plgpu.Barrier(), free
 
