@@ -17,7 +17,12 @@ from capax.errors import InputError
 from capax.planning import ccem
 from capax.planning.ccem import CEM, Imagined, around, correlate, noise, shifted
 
-judge, best = jax.jit(ccem.judge), jax.jit(ccem.best, static_argnums=1)
+judge, ranked = jax.jit(ccem.judge), jax.jit(ccem.ranked, static_argnums=1)
+
+
+def best(scores: Any, count: int) -> Any:
+    """The elites' numbers, best first."""
+    return jnp.argsort(ranked(scores, count))[:count]
 
 
 def imagined(reward: Any, cost: Any, uncertainty: Any = 0.0, alive: Any = 1.0) -> Imagined:

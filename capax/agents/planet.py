@@ -83,7 +83,8 @@ class Carried(NamedTuple):
 @once
 def stepping(settings: PlanetSettings, action_dim: int) -> tuple[Any, Any]:
     """What makes a model ready, and what sees an image and plans; compiled once for all agents of these sizes."""
-    rollout = partial(imagine.rollout, settings=settings.rssm)
+    draw = partial(imagine.noise, horizon=settings.cem.horizon, settings=settings.rssm)
+    rollout = partial(imagine.imagined, settings=settings.rssm)
 
     def step(key: Key, model: Any, image: Any, carry: Any, terms: Any) -> Any:
         (net, params), (belief, last), (kappa, limit, binary) = model, carry, terms
@@ -93,7 +94,7 @@ def stepping(settings: PlanetSettings, action_dim: int) -> tuple[Any, Any]:
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
         nothing = jnp.zeros((settings.cem.horizon, action_dim))
         asked = params, belief, nothing, kappa, limit, binary > 0.0
-        chosen, _, info = plan(k_plan, *asked, rollout=rollout, cem=settings.cem)
+        chosen, _, info = plan(k_plan, *asked, rollout=rollout, cem=settings.cem, draw=draw)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
 
     make = jax.jit(partial(imagine.ready, settings=settings.rssm))

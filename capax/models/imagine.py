@@ -45,11 +45,27 @@ def fused(settings: RSSMSettings, action_dim: int) -> Any:
 def rollout(
     params: tuple[RSSM | None, Any], start: Belief, actions: Float[Array, "N H A"], key: Key, *, settings: RSSMSettings
 ) -> Imagined:
-    """Imagine each candidate from a belief, or from one of its own; the heads see all steps at once. `params`: of `ready`."""
+    """Imagine each candidate from a belief, or from one of its own. `params`: of `ready`."""
+    return imagined(params, start, actions, noise(key, actions.shape[1], settings), settings=settings)
+
+
+def noise(key: Key, horizon: int, settings: RSSMSettings) -> Float[Array, "H S"]:
+    """That all candidates of a rollout share; the same whatever the products."""
+    return jr.normal(key, (horizon, settings.stoch)).astype(type_of(settings.products))
+
+
+def imagined(
+    params: tuple[RSSM | None, Any],
+    start: Belief,
+    actions: Float[Array, "N H A"],
+    noise: Float[Array, "H S"],
+    *,
+    settings: RSSMSettings,
+) -> Imagined:
+    """With noise that is drawn already; the heads see all steps at once."""
     half, packed = params
     N, H, A = actions.shape
     dtype = type_of(settings.products)
-    noise = jr.normal(key, (H, settings.stoch)).astype(dtype)  # the same whatever the products
     begin = Belief(*(part.astype(dtype) for part in start))
     if half is not None:
         h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]

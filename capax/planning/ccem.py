@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import jax
@@ -17,12 +18,15 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 
 from capax.checks import between, flag, room, settle, whole, word
 from capax.errors import InputError
 from capax.penalty import conservative
 from capax.types import Key
+
+MANY = 4096
+"""Candidates from which on sorting them is the shorter way."""
 
 
 class Imagined(NamedTuple):
@@ -111,6 +115,17 @@ class Scores(NamedTuple):
     """What to sort by where too few are feasible: the penalised cost and, where binary costs tie, how near to a flag."""
 
 
+class Round(NamedTuple):
+    """What is known after one."""
+
+    scores: Scores
+    rank: Int[Array, " N"]
+    """Each candidate's place, 0 for the best."""
+    first_cost: Float[Array, " N"]
+    """Cost (or logit) of the first step alone."""
+    first_uncertainty: Float[Array, " N"]
+
+
 class PlanInfo(NamedTuple):
     """What is expected of what is acted on (of the last round's elites, in the mean, if that is their mean)."""
 
@@ -150,11 +165,24 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
     )
 
 
-def best(scores: Scores, elites: int) -> Any:
-    """The elites' indices, best first: by return among the feasible, by cost where too few are feasible."""
+def ranked(scores: Scores, elites: int) -> Int[Array, " N"]:
+    """Each candidate's place, 0 for the best: by return among the feasible, by cost where too few are feasible.
+
+    Of equals the earlier is better. Everyone is compared with everyone, which a GPU has done long before it has sorted them;
+    where that are too many, they are sorted.
+    """
     enough = scores.feasible.sum() >= elites
-    by_return = jnp.where(scores.feasible, scores.earned, -jnp.inf)
-    return jax.lax.top_k(jnp.where(enough, by_return, -scores.danger), elites)[1]
+    worth = jnp.where(enough, jnp.where(scores.feasible, scores.earned, -jnp.inf), -scores.danger)
+    number = jnp.arange(len(worth))
+    if len(worth) > MANY:
+        return jnp.zeros_like(number).at[jnp.argsort(-worth, stable=True)].set(number)
+    ahead = (worth > worth[:, None]) | ((worth == worth[:, None]) & (number < number[:, None]))
+    return ahead.sum(1)
+
+
+def mean_of(chosen: Bool[Array, " N"], count: int, x: Float[Array, N * rest]) -> Float[Array, "*rest"]:
+    """Of the chosen, `count` of them; what is not finite elsewhere does not matter."""
+    return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / count
 
 
 def plan(
@@ -168,27 +196,30 @@ def plan(
     *,
     rollout: Rollout,
     cem: CEM,
+    draw: Callable[[Key], Any] = lambda key: key,
 ) -> tuple[Float[Array, "H A"], Float[Array, "H A"], PlanInfo]:
     """The plan to act on, the elites' mean to begin the next search with, and what is expected of the plan.
 
     The search begins at `warm`. κ, the limit per step and whether the cost is binary are traced: changing them compiles
-    nothing.
+    nothing. What the rollout wants instead of a key, `draw` makes, of all rounds at once.
     """
     kept = int(cem.keep * cem.elites)
     keys = jax.vmap(jr.split)(jr.split(key, cem.iterations))  # of each round, for its candidates and for its rollout
-    none = jnp.zeros((0, *warm.shape), warm.dtype)
+    none, given = jnp.zeros((0, *warm.shape), warm.dtype), jax.vmap(draw)(keys[:, 1])
 
-    def round_of(mean: Any, variance: Any, others: Any, drawn: Any, k_model: Key) -> tuple[Any, ...]:
+    def round_of(mean: Any, variance: Any, others: Any, drawn: Any, given: Any) -> tuple[Any, ...]:
         fresh = around(mean, jnp.sqrt(variance), drawn, cem.colour, cem.clip)
         actions = jnp.concatenate([fresh, others])  # [N H A]
-        imagined = rollout(params, start, actions, k_model)
+        imagined = rollout(params, start, actions, given)
         scores = judge(imagined, kappa, limit, binary)
-        index = best(scores, cem.elites)
-        elites = actions[index]
-        mean = cem.smoothing * mean + (1.0 - cem.smoothing) * elites.mean(0)
-        variance = cem.smoothing * variance + (1.0 - cem.smoothing) * elites.var(0)
-        first = imagined.cost[:, :, 0].mean(1), imagined.uncertainty[:, :, 0].mean(1)
-        return mean, variance, elites, (scores, first, index)
+        rank = ranked(scores, cem.elites)
+        # about the old mean, so that one pass over the candidates is enough
+        away, square = (mean_of(rank < cem.elites, cem.elites, (actions - mean) ** power) for power in (1, 2))
+        mean = jnp.clip(mean + (1.0 - cem.smoothing) * away, -1.0, 1.0)
+        spread = jnp.maximum(square - away * away, 0.0)
+        variance = cem.smoothing * variance + (1.0 - cem.smoothing) * spread
+        first = (part[:, :, 0].mean(1) for part in (imagined.cost, imagined.uncertainty))
+        return mean, variance, actions, Round(scores, rank, *first)
 
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
     if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
@@ -199,33 +230,43 @@ def plan(
 
         # of all rounds at once: fewer small kernels on a GPU
         drawn = jax.vmap(lambda key: noise(key, (cem.population, *warm.shape), cem.colour, cem.clip))(keys[:, 0])
-        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, drawn[0], keys[0, 1])[-1])
+        shapes = jax.eval_shape(
+            lambda: round_of(mean, variance, none, drawn[0], jax.tree.map(itemgetter(0), given))[-1]
+        )
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (mean, _, (scores, first, index)), _ = jax.lax.scan(body, (mean, variance, nothing), (drawn, keys[:, 1]))
-        return mean, mean, describe(scores, first, index, index)
-    elites = none
+        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), (drawn, given))
+        return mean, mean, describe(known, cem.elites, cem.elites)
+    others = none
     for number, size in enumerate(cem.sizes):
-        others = elites[:kept]
         if cem.execute == "best" and number == cem.iterations - 1:
             others = jnp.concatenate([others, mean[None]])
         drawn = noise(keys[number, 0], (size, *warm.shape), cem.colour, cem.clip)
-        mean, variance, elites, (scores, first, index) = round_of(mean, variance, others, drawn, keys[number, 1])
+        mean, variance, actions, known = round_of(
+            mean, variance, others, drawn, jax.tree.map(itemgetter(number), given)
+        )
+        others = in_order(actions, known.rank, kept)
     if cem.execute == "best":
-        return elites[0], mean, describe(scores, first, index, index[:1])
-    return mean, mean, describe(scores, first, index, index)
+        return in_order(actions, known.rank, 1)[0], mean, describe(known, cem.elites, 1)
+    return mean, mean, describe(known, cem.elites, cem.elites)
 
 
-def describe(scores: Scores, first: tuple[Any, Any], elites: Any, acted: Any) -> PlanInfo:
-    """Means over the candidates that are acted on; what is feasible, of all. `first`: cost and uncertainty of a first step."""
+def in_order(actions: Float[Array, "N H A"], rank: Int[Array, " N"], count: int) -> Float[Array, "count H A"]:
+    """The best, best first."""
+    return actions[jnp.zeros(count, rank.dtype).at[rank].set(jnp.arange(len(rank)), mode="drop")]
+
+
+def describe(known: Round, elites: int, acted: int) -> PlanInfo:
+    """Means over the candidates that are acted on, so many of the best; what is feasible, of all."""
+    scores, mean = known.scores, partial(mean_of, known.rank < acted, acted)
     return PlanInfo(
-        earned=scores.earned[acted].mean(),
-        cost=scores.cost[acted].mean(),
-        uncertainty=scores.uncertainty[acted].mean(),
-        penalised=scores.penalised[acted].mean(),
+        earned=mean(scores.earned),
+        cost=mean(scores.cost),
+        uncertainty=mean(scores.uncertainty),
+        penalised=mean(scores.penalised),
         feasible=scores.feasible.mean(dtype=jnp.float32),
-        enough=(scores.feasible.sum() >= len(elites)).astype(jnp.float32),
-        first_cost=first[0][acted].mean(),
-        first_uncertainty=first[1][acted].mean(),
+        enough=(scores.feasible.sum() >= elites).astype(jnp.float32),
+        first_cost=mean(known.first_cost),
+        first_uncertainty=mean(known.first_uncertainty),
     )
 
 

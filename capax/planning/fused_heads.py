@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
-from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, TOLD, on_chip, padded
+from capax.planning.fused import MOST, ON_CHIP, ONES, ROWS, on_chip, padded
 from capax.planning.fused_latent import Alone, Laid, Neighbours, Shape, carried, placed, stays
 
 PROGRAMS = 132
@@ -97,11 +97,11 @@ def worth(
     sizes = C, P, s.shape[-1], moves.shape[-1], T, rows
     told = _heads(sizes, packed.second.shape[-1], interpret)(*packed[:4], h, s)
     spread = _members(sizes, members, interpret)(*packed[4:], begun, h, moves)
-    return told[0, ..., 0], told[1, ..., 0], spread[..., 0] / (max(members - 1, 1) * stoch)
+    return told[0], told[1], spread / (max(members - 1, 1) * stoch)
 
 
 def _heads(sizes: tuple[int, ...], W: int, interpret: Any) -> Any:
-    """What makes `[2 T rows TOLD]` of two packed heads and beliefs; all columns of TOLD are the same."""
+    """What makes `[2 T rows]` of two packed heads and beliefs."""
     C, P, S, _, T, rows = sizes
     tiles = T * rows // ROWS
 
@@ -124,8 +124,7 @@ def _heads(sizes: tuple[int, ...], W: int, interpret: Any) -> Any:
                 units = hands.half(jnp.maximum(hands.product([*parts, (s_tile, w_s)]), 0.0))
                 following()  # its beliefs are on their way while these are judged
                 units = jnp.maximum(hands.product([(units, w_two)]), 0.0)
-                value = jnp.sum(units * hands.columns(last.at[head], W), axis=1)
-                out[head, t, pl.ds(row, ROWS)] = hands.rows(value)
+                out[head, t, pl.ds(row, ROWS)] = jnp.sum(units * hands.columns(last.at[head], W), axis=1)
 
             plgpu.barrier_wait(fetched)
             _in_turn(lax.axis_index("program"), PROGRAMS // 2, (tiles, rows), send_for, work, hands)
@@ -136,11 +135,11 @@ def _heads(sizes: tuple[int, ...], W: int, interpret: Any) -> Any:
         pl.run_scoped(with_room, *places, *barriers, collective_axes="group")
 
     grid = dict(grid=(2, min(PROGRAMS // 2, tiles)), grid_names=("head", "program"))
-    return _launch(programme, (2, T, rows, TOLD), interpret, **grid)
+    return _launch(programme, (2, T, rows), interpret, **grid)
 
 
 def _members(sizes: tuple[int, ...], E: int, interpret: Any) -> Any:
-    """What makes `[T rows TOLD]`, Σ (x − mean)² over members and dimensions, of packed members, beliefs and moves."""
+    """What makes `[T rows]`, Σ (x − mean)² over members and dimensions, of packed members, beliefs and moves."""
     C, P, S, M, T, rows = sizes
     V, tiles = E * S, T * rows // ROWS
 
@@ -174,7 +173,7 @@ def _members(sizes: tuple[int, ...], E: int, interpret: Any) -> Any:
                 each = [x[:, at : at + S] for at in range(0, V, S)]
                 mean = sum(each[1:], each[0]) / E
                 apart = [(one - mean) * (one - mean) for one in each]
-                out[t, pl.ds(row, ROWS)] = hands.rows(jnp.sum(sum(apart[1:], apart[0]), axis=1))
+                out[t, pl.ds(row, ROWS)] = jnp.sum(sum(apart[1:], apart[0]), axis=1)
 
             plgpu.barrier_wait(fetched)
             _in_turn(lax.axis_index("program"), PROGRAMS, (tiles, rows), send_for, work, hands)
@@ -185,7 +184,7 @@ def _members(sizes: tuple[int, ...], E: int, interpret: Any) -> Any:
         pl.run_scoped(with_room, *places, *barriers, collective_axes="group")
 
     grid = dict(grid=(min(PROGRAMS, tiles),), grid_names=("program",))
-    return _launch(programme, (T, rows, TOLD), interpret, **grid)
+    return _launch(programme, (T, rows), interpret, **grid)
 
 
 def _in_turn(program: Any, programs: int, sizes: tuple[int, int], send_for: Any, work: Any, hands: Any) -> None:
