@@ -180,7 +180,7 @@ def ranked(scores: Scores, elites: int) -> Int[Array, " N"]:
     return ahead.sum(1)
 
 
-def mean_of(chosen: Bool[Array, " N"], count: int, x: Float[Array, N * rest]) -> Float[Array, "*rest"]:
+def mean_of(chosen: Bool[Array, " N"], count: int, x: Float[Array, "N ..."]) -> Float[Array, "..."]:
     """Of the chosen, `count` of them; what is not finite elsewhere does not matter."""
     return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / count
 
