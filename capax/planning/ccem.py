@@ -180,7 +180,7 @@ def ranked(scores: Scores, elites: int) -> Int[Array, " N"]:
     return ahead.sum(1)
 
 
-def mean_of(chosen: Bool[Array, " N"], count: int, x: Float[Array, "N ..."]) -> Float[Array, "..."]:
+def mean_of(chosen: Bool[Array, " N"], count: int, x: Float[Array, "N ..."]) -> Array:
     """Of the chosen, `count` of them; what is not finite elsewhere does not matter."""
     return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / count
 
@@ -303,6 +303,6 @@ def correlate(steps: int, colour: float) -> Float[np.ndarray, "H H"]:
     return np.linalg.cholesky(toeplitz + 1e-9 * np.eye(steps)).astype(np.float32)
 
 
-def shifted(mean: Float[Array, "H A"]) -> Float[Array, "H A"]:
+def shifted(mean: Float[Array, "H A"]) -> Array:
     """The plan that is left after its first action, with the middle of the range appended."""
     return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])])
