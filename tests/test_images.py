@@ -12,6 +12,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from gymnasium import spaces
+from optax.tree_utils import tree_get
 
 import capax
 from capax import flags
@@ -162,6 +163,11 @@ def test_rows_say_how_the_model_learns(run):
     assert {"loss_image", "loss_reward", "loss_cost", "loss_kl", "loss_members"} <= set(rows[-1])
     parts = sum(rows[-1][name] for name in rows[-1] if name.startswith("loss_"))
     assert rows[-1]["model_loss"] == pytest.approx(parts)
+
+
+def test_a_fit_makes_its_gradient_steps_for_every_new_episode(run):
+    # after two random episodes, and again after one that was planned; the last one is not learned from any more
+    assert int(tree_get(capax.load(run).state.optimiser, "count")) == 3 * TINY["updates"]
 
 
 def test_a_policy_sees_images(run):

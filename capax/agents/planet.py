@@ -28,6 +28,9 @@ from capax.models.rssm import RSSM, Belief, RSSMSettings
 from capax.planning.ccem import CEM, plan
 from capax.types import Episode, Key, Metrics, Spec
 
+AT_ONCE = 10
+"""Episodes that a fit makes its gradient steps for, each, at most: a first one, after a random start, has several."""
+
 
 @dataclass(frozen=True)
 class PlanetSettings:
@@ -173,10 +176,11 @@ class Planet:
         state = state._replace(buffer=buffer, binary=binary, rule=rule)
         k_draw, k_update = jr.split(key)
         rng = np.random.default_rng(np.asarray(jr.key_data(k_draw)))
-        pieces = buffer.pick(rng, (settings.updates, settings.batch), settings.chunk)
-        model, optimiser, parts, seen = fit(
-            state.model, state.optimiser, self._mirror, buffer, pieces, binary, k_update, settings
-        )
+        model, optimiser = state.model, state.optimiser
+        for number in range(min(AT_ONCE, max(1, len(episodes)))):
+            pieces = buffer.pick(rng, (settings.updates, settings.batch), settings.chunk)
+            k_fit = jr.fold_in(k_update, number)
+            model, optimiser, parts, seen = fit(model, optimiser, self._mirror, buffer, pieces, binary, k_fit, settings)
         losses = {f"loss_{name}": float(part) for name, part in parts._asdict().items()}
         loss = sum(losses.values())
         if not (np.isfinite(loss) and all_finite(model)):
