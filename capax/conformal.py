@@ -88,8 +88,8 @@ class Conformal(Rule):
         return upper_quantile(state.errors, self.rate) / state.uncertainty if state.errors else None
 
     def careful(self, state: ConformalState, beyond: float) -> float:
-        """Where costs are flags, the κ that as many violating episodes would bring; elsewhere, the present one."""
-        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.raised(state.share, beyond, self.rate))))
+        """Where costs are flags, larger with all that was paid; elsewhere, the present one."""
+        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.raised(state.share, beyond))))
 
     def allowed(self, limit: float, left: float) -> float:
         """An episode that has spent more than its share has less to spend; one that has spent less has no more."""

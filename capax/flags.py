@@ -8,8 +8,8 @@ that nothing is what it is sure of: κ would grow, and it would do less. Feedbac
 
     p ← p · exp(η (1[J_c > C] − ε)),   η = pace(ε),
 
-and what an episode pays beyond its limit raises p at once, until it ends: every step of it by as much as a violating
-episode. What this promises is in docs/guarantees.md.
+and what an episode pays beyond its limit raises p at once, until it ends, e²-fold with every step. What this promises is in
+docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 PACE, FASTEST = 0.28, 2.0
-"""η is PACE/ε, and FASTEST at most. An episode within the limit lowers p by a quarter, or by a tenth with ε = .05; one that
-violates raises it by half with ε = .4, and sevenfold with ε = .05. Were η the same for both, p would hardly fall with the
-latter, and a run would be over before an early violation, by a model that knew nothing, is forgotten."""
+"""η is PACE/ε, and FASTEST at most; within an episode it is FASTEST. An episode within the limit lowers p by a quarter, or by
+a tenth with ε = .05; one that violates raises it by half with ε = .4, and sevenfold with ε = .05. Were η the same for both, p
+would hardly fall with the latter, and a run would be over before an early violation, by a model that knew nothing, is
+forgotten."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 GOOD = 0.2
@@ -42,10 +43,10 @@ def moved(share: float, violated: bool, rate: float) -> float:
     return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - rate))))
 
 
-def raised(share: float, beyond: float, rate: float) -> float:
-    """p for what is left of an episode that has paid so much beyond its limit: as after as many violating ones."""
+def raised(share: float, beyond: float) -> float:
+    """p for what is left of an episode that has paid so much beyond its limit."""
     most = math.log(MOST_SHARE / LEAST_SHARE)
-    return min(MOST_SHARE, share * math.exp(min(most, pace(rate) * (1.0 - rate) * max(0.0, beyond))))
+    return min(MOST_SHARE, share * math.exp(min(most, FASTEST * max(0.0, beyond))))
 
 
 def margins(

@@ -79,16 +79,13 @@ def test_what_kappa_flags_does_not_depend_on_the_units_of_uncertainty():
         assert np.mean((logit + kappa * scale * u > 0.0)[:800]) == pytest.approx(0.1, abs=2e-3)  # a fifth, all alike
 
 
-@pytest.mark.parametrize("rate", [0.05, 0.4])
-def test_what_is_paid_beyond_the_limit_counts_like_violating_episodes(rate):
-    share, per_step = 0.002, math.exp(flags.pace(rate) * (1.0 - rate))
-    assert flags.raised(share, 0.0, rate) == flags.raised(share, -3.0, rate) == share
-    assert flags.raised(share, 1.0, rate) == pytest.approx(per_step * share, rel=1e-12)
-    assert flags.raised(share, 2.0, rate) == pytest.approx(
-        flags.raised(flags.raised(share, 1.0, rate), 1.0, rate), rel=1e-12
-    )
-    assert flags.raised(share, 1.0, rate) == pytest.approx(flags.moved(share, True, rate), rel=1e-12)
-    assert flags.raised(share, 1e300, rate) == flags.MOST_SHARE
+def test_what_is_paid_beyond_the_limit_raises_p_at_the_fastest_pace():
+    share = 0.002
+    assert flags.raised(share, 0.0) == flags.raised(share, -3.0) == share
+    assert flags.raised(share, 1.0) == pytest.approx(math.exp(flags.FASTEST) * share, rel=1e-12)
+    assert flags.raised(share, 2.0) == pytest.approx(flags.raised(flags.raised(share, 1.0), 1.0), rel=1e-12)
+    assert flags.raised(share, 1.0) > max(flags.moved(share, True, rate) for rate in (0.01, 0.05, 0.4, 0.9))
+    assert flags.raised(share, 1e300) == flags.MOST_SHARE
 
 
 # The rule.
