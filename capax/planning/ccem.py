@@ -166,23 +166,33 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
 
 
 def ranked(scores: Scores, elites: int) -> Int[Array, " N"]:
-    """Each candidate's place, 0 for the best: by return among the feasible, by cost where too few are feasible.
-
-    Of equals the earlier is better. Everyone is compared with everyone, which a GPU has done long before it has sorted them;
-    where that are too many, they are sorted.
-    """
+    """Each candidate's place, 0 for the best: by return among the feasible, by cost where too few are feasible. Of equals
+    the earlier is better."""
     enough = scores.feasible.sum() >= elites
     worth = jnp.where(enough, jnp.where(scores.feasible, scores.earned, -jnp.inf), -scores.danger)
-    number = jnp.arange(len(worth))
     if len(worth) > MANY:
-        return jnp.zeros_like(number).at[jnp.argsort(-worth, stable=True)].set(number)
+        return by_sorting(worth)
+    return jax.lax.platform_dependent(worth, cuda=by_counting, default=by_sorting)
+
+
+def by_sorting(worth: Float[Array, " N"]) -> Int[Array, " N"]:
+    number = jnp.arange(len(worth))
+    return jnp.zeros_like(number).at[jnp.argsort(-worth, stable=True)].set(number)
+
+
+def by_counting(worth: Float[Array, " N"]) -> Int[Array, " N"]:
+    """Those ahead of each: a GPU has compared everyone with everyone long before it has sorted them."""
+    worth = jax.lax.optimization_barrier(
+        worth
+    )  # made once: where it is made anew for each comparison, roundings differ
+    number = jnp.arange(len(worth))
     ahead = (worth > worth[:, None]) | ((worth == worth[:, None]) & (number < number[:, None]))
     return ahead.sum(1)
 
 
-def mean_of(chosen: Bool[Array, " N"], count: int, x: Float[Array, "N ..."]) -> Array:
-    """Of the chosen, `count` of them; what is not finite elsewhere does not matter."""
-    return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / count
+def mean_of(chosen: Bool[Array, " N"], x: Float[Array, "N ..."]) -> Array:
+    """Of the chosen; what is not finite elsewhere does not matter."""
+    return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / chosen.sum()
 
 
 def plan(
@@ -213,10 +223,9 @@ def plan(
         imagined = rollout(params, start, actions, given)
         scores = judge(imagined, kappa, limit, binary)
         rank = ranked(scores, cem.elites)
-        # about the old mean, so that one pass over the candidates is enough
-        away, square = (mean_of(rank < cem.elites, cem.elites, (actions - mean) ** power) for power in (1, 2))
-        mean = jnp.clip(mean + (1.0 - cem.smoothing) * away, -1.0, 1.0)
-        spread = jnp.maximum(square - away * away, 0.0)
+        centre = mean_of(rank < cem.elites, actions)
+        spread = mean_of(rank < cem.elites, jnp.square(actions - centre))
+        mean = cem.smoothing * mean + (1.0 - cem.smoothing) * centre
         variance = cem.smoothing * variance + (1.0 - cem.smoothing) * spread
         first = (part[:, :, 0].mean(1) for part in (imagined.cost, imagined.uncertainty))
         return mean, variance, actions, Round(scores, rank, *first)
@@ -257,7 +266,7 @@ def in_order(actions: Float[Array, "N H A"], rank: Int[Array, " N"], count: int)
 
 def describe(known: Round, elites: int, acted: int) -> PlanInfo:
     """Means over the candidates that are acted on, so many of the best; what is feasible, of all."""
-    scores, mean = known.scores, partial(mean_of, known.rank < acted, acted)
+    scores, mean = known.scores, partial(mean_of, known.rank < acted)
     return PlanInfo(
         earned=mean(scores.earned),
         cost=mean(scores.cost),
