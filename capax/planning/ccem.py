@@ -182,9 +182,7 @@ def by_sorting(worth: Float[Array, " N"]) -> Int[Array, " N"]:
 
 def by_counting(worth: Float[Array, " N"]) -> Int[Array, " N"]:
     """Those ahead of each: a GPU has compared everyone with everyone long before it has sorted them."""
-    worth = jax.lax.optimization_barrier(
-        worth
-    )  # made once: where it is made anew for each comparison, roundings differ
+    worth = jax.lax.optimization_barrier(worth)  # made once: else it may be made, and rounded, anew for each comparison
     number = jnp.arange(len(worth))
     ahead = (worth > worth[:, None]) | ((worth == worth[:, None]) & (number < number[:, None]))
     return ahead.sum(1)
@@ -239,9 +237,8 @@ def plan(
 
         # of all rounds at once: fewer small kernels on a GPU
         drawn = jax.vmap(lambda key: noise(key, (cem.population, *warm.shape), cem.colour, cem.clip))(keys[:, 0])
-        shapes = jax.eval_shape(
-            lambda: round_of(mean, variance, none, drawn[0], jax.tree.map(itemgetter(0), given))[-1]
-        )
+        first = jax.tree.map(itemgetter(0), (drawn, given))
+        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, *first)[-1])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), (drawn, given))
         return mean, mean, describe(known, cem.elites, cem.elites)
@@ -250,9 +247,8 @@ def plan(
         if cem.execute == "best" and number == cem.iterations - 1:
             others = jnp.concatenate([others, mean[None]])
         drawn = noise(keys[number, 0], (size, *warm.shape), cem.colour, cem.clip)
-        mean, variance, actions, known = round_of(
-            mean, variance, others, drawn, jax.tree.map(itemgetter(number), given)
-        )
+        own = jax.tree.map(itemgetter(number), given)
+        mean, variance, actions, known = round_of(mean, variance, others, drawn, own)
         others = in_order(actions, known.rank, kept)
     if cem.execute == "best":
         return in_order(actions, known.rank, 1)[0], mean, describe(known, cem.elites, 1)
@@ -312,6 +308,6 @@ def correlate(steps: int, colour: float) -> Float[np.ndarray, "H H"]:
     return np.linalg.cholesky(toeplitz + 1e-9 * np.eye(steps)).astype(np.float32)
 
 
-def shifted(mean: Float[Array, "H A"]) -> Array:
+def shifted(mean: Float[Array, "H A"]) -> Float[Array, "H A"]:
     """The plan that is left after its first action, with the middle of the range appended."""
     return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])])
