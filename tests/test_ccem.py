@@ -118,8 +118,10 @@ def test_elites_are_the_least_penalised_costs_where_too_few_are_feasible():
 
 
 def test_binary_costs_that_tie_are_told_apart_by_how_near_they_are_to_a_flag():
-    # κ = 1 flags every step of all four; the logits with their penalty are 2, .5, 3 and 1, so 1 and 3 are the least
-    assert elites(imagined([9, 1, 8, 2], [1, -0.5, 2, 0.0], 1.0), 2, kappa=1.0, limit=0.5, binary=True) == [1, 3]
+    # κ flags every step of all four; with 1 the logits with their penalty are 2, .5, 3 and 1, so 1 and 3 are the least
+    for kappa in (1.0, 20.0, 100.0):
+        thought = imagined(*(np.tile(np.reshape(each, (4, 1, 1)), 12) for each in ([9, 1, 8, 2], [1, -0.5, 2, 0])), 1.0)
+        assert elites(thought, 2, kappa=kappa, limit=0.5, binary=True) == [1, 3]
     # and no logit, however large, outweighs a step that is not flagged: costs 1/3, 2/3 and 1
     logits = [[[50, -1, -1]], [[1, 1, -1]], [[1, 1, 1]]]
     assert elites(imagined(np.zeros((3, 1, 3)), logits), 1, limit=0.1, binary=True) == [0]

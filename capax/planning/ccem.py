@@ -161,8 +161,13 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
         uncertainty=u,
         penalised=penalised,
         feasible=finite & (penalised <= limit),
-        danger=penalised + jnp.where(binary, jax.nn.sigmoid(logit) / raw[0].size, 0.0),  # less than one flag more,
+        danger=penalised + jnp.where(binary, below_1(logit) / raw[0].size, 0.0),  # less than one flag more
     )
+
+
+def below_1(x: Float[Array, " N"]) -> Float[Array, " N"]:
+    """From 0 to 1, rising so slowly that hundreds and hundreds and one differ: a sigmoid rounds 17 to 1."""
+    return 0.5 + 0.5 * jax.nn.soft_sign(x)
 
 
 def ranked(scores: Scores, elites: int) -> Int[Array, " N"]:
