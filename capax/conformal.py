@@ -87,9 +87,9 @@ class Conformal(Rule):
         """q: as a model learns, U falls faster than the errors do, so they are seen in the uncertainty of the last episode."""
         return upper_quantile(state.errors, self.rate) / state.uncertainty if state.errors else None
 
-    def careful(self, state: ConformalState, beyond: float) -> float:
-        """Where costs are flags, larger with all that was paid; elsewhere, the present one."""
-        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.raised(state.share, beyond))))
+    def careful(self, state: ConformalState, beyond: float, worth: float) -> float:
+        """Where costs are flags, larger where more was paid and less is to be earned; elsewhere, the present one."""
+        return bounded(max(state.kappa, flags.kappa_at(state.margins, flags.within(state.share, beyond, worth))))
 
     def allowed(self, limit: float, left: float) -> float:
         """An episode that has spent more than its share has less to spend; one that has spent less has no more."""

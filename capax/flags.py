@@ -6,10 +6,11 @@ least sure of its steps, whole stretches of steps are asked. Logits and uncertai
 model learns, and a share means the same throughout. Were all safe steps asked, an agent that does nothing would be told
 that nothing is what it is sure of: κ would grow, and it would do less. Feedback moves p,
 
-    p ← p · exp(η (1[J_c > C] − ε)),   η = pace(ε),
+    p ← p · exp(η (1[J_c > C] − ε/2)),   η = pace(ε/2).
 
-and what an episode pays beyond its limit raises p at once, until it ends, e²-fold with every step. What this promises is in
-docs/guarantees.md.
+Within an episode, p grows for two reasons. Where rewards are discounted and costs are not, its odds are p/(1 − p)/γᵗ: later
+on there is less to be earned for the same danger. And what an episode pays beyond its limit raises p until it ends, e²-fold
+with every step. What this promises is in docs/guarantees.md.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 
 PACE, FASTEST = 0.28, 2.0
-"""η is PACE/ε, and FASTEST at most; within an episode it is FASTEST. An episode within the limit lowers p by a quarter, or by
-a tenth with ε = .05; one that violates raises it by half with ε = .4, and sevenfold with ε = .05. Were η the same for both, p
-would hardly fall with the latter, and a run would be over before an early violation, by a model that knew nothing, is
+"""η is PACE/aim, and FASTEST at most; within an episode it is FASTEST. An episode within the limit lowers p by a quarter, or
+by a twentieth with ε = .05; one that violates raises it threefold with ε = .4, and sevenfold with ε = .05. Were η the same for
+both, p would hardly fall with the latter, and a run would be over before an early violation, by a model that knew nothing, is
 forgotten."""
+RESERVE = 0.5
+"""Of ε is aimed at: a share that is met in the long run is passed in half of all shorter ones."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 GOOD = 0.2
@@ -33,20 +36,22 @@ LEVELS = np.geomspace(LEAST_SHARE, MOST_SHARE, 61)
 """Shares whose margins are remembered between fits."""
 
 
-def pace(rate: float) -> float:
-    """η, of log p, where ε is `rate`."""
-    return min(FASTEST, PACE / rate)
+def pace(aim: float) -> float:
+    """η, of log p."""
+    return min(FASTEST, PACE / aim)
 
 
 def moved(share: float, violated: bool, rate: float) -> float:
     """p after an episode, where ε is `rate`."""
-    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(rate) * (violated - rate))))
+    aim = RESERVE * rate
+    return min(MOST_SHARE, max(LEAST_SHARE, share * math.exp(pace(aim) * (violated - aim))))
 
 
-def raised(share: float, beyond: float) -> float:
-    """p for what is left of an episode that has paid so much beyond its limit."""
+def within(share: float, beyond: float, worth: float) -> float:
+    """p within an episode that has paid so much beyond its limit, where a reward counts for `worth` of what it did at first."""
+    later = share / (share + (1.0 - share) * worth)  # odds, divided by the worth
     most = math.log(MOST_SHARE / LEAST_SHARE)
-    return min(MOST_SHARE, share * math.exp(min(most, FASTEST * max(0.0, beyond))))
+    return min(MOST_SHARE, later * math.exp(min(most, FASTEST * max(0.0, beyond))))
 
 
 def margins(

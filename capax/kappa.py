@@ -83,8 +83,8 @@ class Rule(Protocol):
     def relax(self, state: Any) -> Any | None:
         """The state to plan with when no plan is feasible at `state.kappa`; None if the rule will not give way."""
 
-    def careful(self, state: Any, beyond: float) -> float:
-        """κ for what is left of an episode that has paid so much beyond its limit."""
+    def careful(self, state: Any, beyond: float, worth: float) -> float:
+        """κ within an episode that has paid so much beyond its limit; `worth`: what a reward counts for by now, of 1."""
         return float(state.kappa)
 
     def allowed(self, limit: float, left: float) -> float:

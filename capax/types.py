@@ -36,6 +36,10 @@ class Spec(NamedTuple):
         """What a cost counts at a step of an episode, the first being 0."""
         return float(self.gamma ** (self.repeat * step)) if self.discounted else 1.0
 
+    def worth(self, step: int) -> float:
+        """What a reward counts at a step, of what a cost does."""
+        return 1.0 if self.discounted else float(self.gamma ** (self.repeat * step))
+
     def weights(self, steps: int) -> Array:
         """What a cost counts at each of the first `steps` steps of an episode, `[T]`."""
         return self.discounts(steps) if self.discounted else np.ones(steps)

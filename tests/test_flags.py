@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,10 +21,10 @@ KNOWN = tuple((10.0 * flags.LEVELS).tolist())
 
 
 def test_the_share_by_hand():
-    # ε = .56: η = .28/.56 = .5
-    assert flags.moved(0.1, False, 0.56) == pytest.approx(0.1 * math.exp(-0.5 * 0.56), rel=1e-6)
-    assert flags.moved(0.01, True, 0.56) == pytest.approx(0.01 * math.exp(0.5 * 0.44), rel=1e-6)
-    assert flags.moved(0.01, True, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.98), rel=1e-6)  # no faster than that
+    # ε = .56, so the aim is .28: η = .28/.28 = 1
+    assert flags.moved(0.1, False, 0.56) == pytest.approx(0.1 * math.exp(-0.28), rel=1e-6)
+    assert flags.moved(0.01, True, 0.56) == pytest.approx(0.01 * math.exp(0.72), rel=1e-6)
+    assert flags.moved(0.01, True, 0.02) == pytest.approx(0.01 * math.exp(2.0 * 0.99), rel=1e-6)  # no faster than that
     assert flags.moved(0.8, True, 0.4) == flags.MOST_SHARE
     assert flags.moved(flags.LEAST_SHARE, False, 0.4) == flags.LEAST_SHARE
 
@@ -80,12 +81,20 @@ def test_what_kappa_flags_does_not_depend_on_the_units_of_uncertainty():
 
 
 def test_what_is_paid_beyond_the_limit_raises_p_at_the_fastest_pace():
-    share = 0.002
-    assert flags.raised(share, 0.0) == flags.raised(share, -3.0) == share
-    assert flags.raised(share, 1.0) == pytest.approx(math.exp(flags.FASTEST) * share, rel=1e-12)
-    assert flags.raised(share, 2.0) == pytest.approx(flags.raised(flags.raised(share, 1.0), 1.0), rel=1e-12)
-    assert flags.raised(share, 1.0) > max(flags.moved(share, True, rate) for rate in (0.01, 0.05, 0.4, 0.9))
-    assert flags.raised(share, 1e300) == flags.MOST_SHARE
+    share, at_first = 0.002, partial(flags.within, worth=1.0)
+    assert at_first(share, 0.0) == at_first(share, -3.0) == share
+    assert at_first(share, 1.0) == pytest.approx(math.exp(flags.FASTEST) * share, rel=1e-12)
+    assert at_first(share, 2.0) == pytest.approx(at_first(at_first(share, 1.0), 1.0), rel=1e-12)
+    assert at_first(share, 1.0) > max(flags.moved(share, True, rate) for rate in (0.01, 0.05, 0.4, 0.9))
+    assert at_first(share, 1e300) == flags.MOST_SHARE
+
+
+def test_the_odds_of_p_grow_as_less_is_to_be_earned():
+    assert flags.within(0.1, 0.0, 0.25) == pytest.approx(4.0 / 13.0, rel=1e-12)  # 1 : 9 becomes 4 : 9
+    assert flags.within(0.1, 1.0, 0.9) == pytest.approx(
+        math.exp(flags.FASTEST) * flags.within(0.1, 0.0, 0.9), rel=1e-12
+    )
+    assert flags.within(flags.LEAST_SHARE, 0.0, 1e-9) == flags.within(0.1, 0.0, 0.0) == flags.MOST_SHARE
 
 
 # The rule.
@@ -129,15 +138,15 @@ OPPONENTS: dict[str, Opponent] = {
 
 
 def worst(opponent: Opponent, move: Callable[[float, bool, float], float], rate: float, T: int = 2000) -> float:
-    """By how much the violations pass  εT + log(p_max/p_1)/η  at the worst T."""
+    """By how much the violations pass  aT + log(p_max/p_1)/η  at the worst T, where a is half of ε."""
     rng, share, total, most = np.random.default_rng(0), flags.FIRST_SHARE, 0, -math.inf
-    extra = math.log(flags.MOST_SHARE / flags.FIRST_SHARE) / flags.pace(rate)
-    enough = flags.MOST_SHARE * math.exp(-flags.pace(rate))  # from below it no step is cut off at the top
+    extra = math.log(flags.MOST_SHARE / flags.FIRST_SHARE) / flags.pace(rate / 2)
+    enough = flags.MOST_SHARE * math.exp(-flags.pace(rate / 2))  # from below it no step is cut off at the top
     for t in range(T):
         violated = share < opponent(t, share, enough, rng)
         total += violated
         share = move(share, violated, rate)
-        most = max(most, total - rate * (t + 1) - extra)
+        most = max(most, total - rate / 2 * (t + 1) - extra)
     return most
 
 
@@ -168,4 +177,5 @@ def test_the_log_proves_what_violated_unless_the_share_met_its_end(seen, rate):
         share = flags.moved(share, violated, rate)
         if share == flags.MOST_SHARE:
             break
-        assert sum(seen[:number]) <= rate * number + math.log(share / flags.FIRST_SHARE) / flags.pace(rate) + 1e-6
+        passed = sum(seen[:number]) - rate / 2 * number
+        assert passed <= math.log(share / flags.FIRST_SHARE) / flags.pace(rate / 2) + 1e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 from typing import Any
 
@@ -192,11 +193,17 @@ def test_the_belief_is_filtered_as_it_acts(run):
     assert not np.allclose(first, policy.carry[0].h)
 
 
-@pytest.mark.parametrize(("rule", "after"), [
-    (Conformal(0.4), 100.0),  # two beyond the limit, and p is .9
-    (Adam(start=1.0), 1.0),
+def at_share(share: float) -> float:
+    """κ where margins rise with log p, from 0 to 100."""
+    return 100.0 * math.log(share / flags.LEAST_SHARE) / math.log(flags.MOST_SHARE / flags.LEAST_SHARE)
+
+
+@pytest.mark.parametrize(("rule", "discounted", "expected"), [
+    (Conformal(0.4), True, [at_share(0.1), at_share(0.1), 100.0]),  # a discounted limit: 2 · (1 + .9) of 2 is too much
+    (Conformal(0.4), False, [at_share(0.1), at_share(0.1 / (0.1 + 0.9 * 0.9)), 100.0]),  # two beyond, and p is .9
+    (Adam(start=1.0), False, [1.0, 1.0, 1.0]),
 ])  # fmt: skip
-def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatch):
+def test_kappa_within_an_episode(rule, discounted, expected, monkeypatch):
     used: list[float] = []
     ready, real = planet.stepping(small(), 2)
 
@@ -205,15 +212,14 @@ def test_a_broken_limit_makes_the_conformal_rule_careful(rule, after, monkeypatc
         return real(*arguments)
 
     monkeypatch.setattr(planet, "stepping", lambda *sizes: (ready, step))
-    agent = Planet(Spec(2.0, 0.99, False, 9), rule, (64, 64, 3), 2, small())
+    agent = Planet(Spec(2.0, 0.9, discounted, 9), rule, (64, 64, 3), 2, small())
     state = agent.init(jr.key(0))._replace(fits=1)
-    margins = tuple(np.linspace(0.0, 100.0, len(flags.LEVELS)))
-    known = rule.fitted(state.rule, margins)._replace(kappa=1.0)
+    known = rule.fitted(state.rule, tuple(np.linspace(0.0, 100.0, len(flags.LEVELS))))
     image, carry = np.zeros((64, 64, 3), np.uint8), agent.begin(state)
     for _ in range(3):
         _, carry, _ = agent.act(state._replace(rule=known), carry, image, jr.key(1))
         carry = agent.paid(carry, 2.0)  # up to the limit, then beyond
-    assert used == [1.0, 1.0, pytest.approx(after, rel=1e-5)]
+    assert used == pytest.approx(expected, rel=1e-5)
 
 
 def test_what_was_paid_follows_the_tasks_convention():

@@ -34,13 +34,11 @@ AT_ONCE = 10
 
 @dataclass(frozen=True)
 class PlanetSettings:
-    """What the agent is made of; the defaults are PlaNet's and the paper's."""
+    """What the agent is made of; the sizes are PlaNet's and the paper's, but for what docs/deviations.md names."""
 
     rssm: RSSMSettings = field(default_factory=RSSMSettings)
     cem: CEM = field(
-        default_factory=lambda: CEM(
-            horizon=12, iterations=10, population=1000, elites=100, smoothing=0.0, spread=1.0, clip=True
-        )
+        default_factory=lambda: CEM(horizon=12, iterations=10, population=1000, elites=100, smoothing=0.0, spread=1.0)
     )
     start_steps: int = 5000
     """Random steps before the first fit (paper: 5 episodes)."""
@@ -149,8 +147,8 @@ class Planet:
         per_step = self.spec.limit / self.spec.scale
         if not state.binary:
             per_step = self.rule.allowed(per_step, carry.purse.left(self.spec))
-        beyond = carry.purse.spent - self.spec.limit
-        kappa = self.rule.careful(state.rule, beyond) if beyond > 0.0 else state.rule.kappa
+        beyond, worth = carry.purse.spent - self.spec.limit, self.spec.worth(carry.purse.steps)
+        kappa = self.rule.careful(state.rule, beyond, worth)
         (_, step), last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
         terms = np.array([kappa, per_step, state.binary], np.float32)  # one copy to the device
 

@@ -33,7 +33,7 @@ GREYS = 32
 
 @dataclass(frozen=True)
 class RSSMSettings:
-    """Sizes and training of the model; the defaults are PlaNet's and the paper's."""
+    """Sizes and training of the model; the defaults are PlaNet's and the paper's where nothing else is said."""
 
     deter: int = 200
     """Size of h."""
@@ -55,10 +55,10 @@ class RSSMSettings:
     floor: float = 0.1
     """Least deviation in u, in quadrature: a cost is mistaken for other reasons too than that the members disagree. 0: the
     paper's u."""
-    batch: int = 50
-    """Drawn per gradient step."""
-    chunk: int = 50
-    """Steps of a sequence."""
+    batch: int = 16
+    """Sequences drawn per gradient step (PlaNet: 50)."""
+    chunk: int = 12
+    """Steps of a sequence (PlaNet: 50)."""
     updates: int = 100
     """Gradient steps per episode."""
     emphasis: float = 100.0
