@@ -49,12 +49,12 @@ class RSSMSettings:
     """Information about an image that costs nothing."""
     members: int = 5
     """Networks whose disagreement is the uncertainty."""
-    multiplier: float = 10_000.0
-    """m in 1[logit + κ·m·u > 0]: u is the variance of a prediction of s, some 1e-4 where data are dense, so that m·u is
-    about 1 there and κ counts in logits (published code; the paper's table says 100,000)."""
+    multiplier: float = 100.0
+    """m in 1[logit + κ·m·u > 0]: with the floor u is some .01 where data are dense, so that m·u is about 1 there and κ counts
+    in logits. Without it u is 1e-4 there, and m is 10,000 (published code; the paper's table says 100,000)."""
     floor: float = 0.1
-    """Least deviation in u, in quadrature: a cost is mistaken for other reasons too than that the members disagree. 0: the
-    paper's u."""
+    """Least deviation in u, in quadrature: a cost is mistaken for other reasons too than that the members disagree. 0, with
+    multiplier 10,000: the paper's u."""
     batch: int = 16
     """Sequences drawn per gradient step (PlaNet: 50)."""
     chunk: int = 12

@@ -38,7 +38,8 @@ def curves(runs: list[Run]) -> bytes:
         cost = "discounted_cost" if config["discounted"] else "cost"
         x = [row["steps"] / 1000 for row in rows]
         look: dict[str, Any] = {"color": colour, "lw": 1.3, "label": name if fresh else None}
-        axes[0].plot(x, [row["return"] for row in rows], **look)
+        earned = "discounted_return" if config["kind"] == "image" else "return"  # as the paper's tables have it
+        axes[0].plot(x, [row[earned] for row in rows], **look)
         axes[1].plot(x, [row[cost] for row in rows], **look)
         over = [(at, row[cost]) for at, row in zip(x, rows, strict=True) if row["violation"]]
         axes[1].scatter([at for at, _ in over], [paid for _, paid in over], s=14, color=colour, zorder=3)
@@ -49,8 +50,8 @@ def curves(runs: list[Run]) -> bytes:
         if config["cost_limit"] is not None:
             axes[1].axhline(config["cost_limit"], color="0.3", lw=1, ls="--")
     marks = "dots: above the limit" + (", crosses: interrupted" if stopped else "")
-    for axis, title in zip(axes, ("return", f"{cost.replace('_', ' ')} ({marks})", "κ"), strict=True):
-        axis.set_title(title, fontsize=10)
+    for axis, title in zip(axes, (earned, f"{cost} ({marks})", "κ"), strict=True):
+        axis.set_title(title.replace("_", " "), fontsize=10)
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)
     axes[0].legend(frameon=False, fontsize=9)
