@@ -217,8 +217,9 @@ def test_kappa_within_an_episode(rule, discounted, expected, monkeypatch):
     known = rule.fitted(state.rule, tuple(np.linspace(0.0, 100.0, len(flags.LEVELS))))
     image, carry = np.zeros((64, 64, 3), np.uint8), agent.begin(state)
     for _ in range(3):
-        _, carry, _ = agent.act(state._replace(rule=known), carry, image, jr.key(1))
+        _, carry, said = agent.act(state._replace(rule=known), carry, image, jr.key(1))
         carry = agent.paid(carry, 2.0)  # up to the limit, then beyond
+        assert said["plan_kappa"] == used[-1]
     assert used == pytest.approx(expected, rel=1e-5)
 
 

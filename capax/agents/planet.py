@@ -158,7 +158,8 @@ class Planet:
         good = None if state.good is None else planned(state.good)
         plans = planned(state.model), good
         action, (belief, taken), said = first_finite(plans, lambda: (np.asarray(carry.action), last), self.action_dim)
-        return action, carry._replace(belief=belief, action=taken), {**said, "plan_limit": float(terms[1])}
+        with_terms = {**said, "plan_kappa": float(terms[0]), "plan_limit": float(terms[1])}
+        return action, carry._replace(belief=belief, action=taken), with_terms
 
     def paid(self, carry: Carried, cost: float) -> Carried:
         """With what the last step cost."""

@@ -48,7 +48,7 @@ class Watched:
             (f"cost {cost:g}", RED if cost > 0.0 else WHITE),
             (f"planned logit {told.get('plan_first_cost', np.nan):.2f}", WHITE),
             (f"u {told.get('plan_first_uncertainty', np.nan):.3g}", WHITE),
-            (f"kappa {float(state.rule.kappa):.3g}", WHITE),  # the font has no κ
+            (f"kappa {told.get('plan_kappa', float(state.rule.kappa)):.3g}", WHITE),  # the font has no κ
             (f"feasible {told.get('plan_feasible', np.nan):.0%}", WHITE),
         ]
         return side_by_side(self.image, self.agent.seen(state, self.carry), numbers)
