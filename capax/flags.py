@@ -27,7 +27,7 @@ by a twentieth with ε = .05; one that violates raises it threefold with ε = .4
 both, p would hardly fall with the latter, and a run would be over before an early violation, by a model that knew nothing, is
 forgotten."""
 RESERVE = 0.5
-"""Of ε is aimed at: a share that is met in the long run is passed in half of all shorter ones."""
+"""Of ε is aimed at, so that ε itself is kept in a few tens of episodes too."""
 LEAST_SHARE, FIRST_SHARE, MOST_SHARE = 0.0005, 0.1, 0.9
 """Of good steps that κ would flag. At nine tenths, a tenth of the best that was done is still allowed."""
 GOOD = 0.2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields, is_dataclass
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 from capax.agents.pets import PetsSettings
+from capax.agents.planet import PlanetSettings
 from capax.checks import numbers, said, shown, whole
 from capax.errors import InputError
 from capax.models.ensemble import EnsembleSettings
@@ -35,6 +37,13 @@ def test_changes_reach_the_part_that_they_belong_to():
     kinds = [type(x) for x in (made.cem.population, made.ensemble.hidden, made.ensemble.floor, made.ensemble.exact)]
     assert kinds == [int, int, float, bool]
     assert settings_for("paper") == settings_for("paper", {}) == PRESETS["paper"] == PetsSettings()
+
+
+@pytest.mark.parametrize("settings", [PetsSettings(), PlanetSettings()])
+def test_a_name_belongs_to_one_part_alone(settings):
+    parts = [part for part in vars(settings).values() if is_dataclass(part)]
+    names = [field.name for part in (settings, *parts) for field in fields(part)]
+    assert len(parts) == 2 and len(names) == len(set(names))
 
 
 @pytest.mark.parametrize("preset", ["slow", "Paper", [], {}, None, 3, np.zeros(2)])

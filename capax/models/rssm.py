@@ -67,14 +67,14 @@ class RSSMSettings:
     """Of Adam."""
     adam_epsilon: float = 1e-4
     """Of Adam."""
-    clip: float = 1000.0
+    gradient: float = 1000.0
     """Largest norm of a gradient."""
     products: str = "auto"
     """Matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32 elsewhere)."""
 
     def __post_init__(self) -> None:
         settle(self, whole, "deter", "stoch", "hidden", "depth", "members", "batch", "chunk", "updates")
-        settle(self, above_0(1e9), "min_sd", "learning_rate", "adam_epsilon", "clip", "multiplier", "emphasis")
+        settle(self, above_0(1e9), "min_sd", "learning_rate", "adam_epsilon", "gradient", "multiplier", "emphasis")
         settle(self, between(0.0, 1e9), "free_nats", "floor")
         settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
         room(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # of the first convolution
@@ -329,7 +329,7 @@ def loss(
 def optimiser(settings: RSSMSettings) -> optax.GradientTransformation:
     """Adam behind a clipped gradient."""
     return optax.chain(
-        optax.clip_by_global_norm(settings.clip), optax.adam(settings.learning_rate, eps=settings.adam_epsilon)
+        optax.clip_by_global_norm(settings.gradient), optax.adam(settings.learning_rate, eps=settings.adam_epsilon)
     )
 
 
