@@ -24,11 +24,12 @@ COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
 
 
 def curves(runs: list[Run]) -> bytes:
-    """A PNG: return, cost beside the limit (violations and interrupted episodes marked) and κ; runs of the same method
-    share a colour."""
+    """A PNG: return, cost beside the limit (violations and interrupted episodes marked) and κ, or κ·m where m differs; runs
+    of the same method share a colour."""
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     colours: dict[str, str] = {}
     stopped, several = 0, len({run.config.get("violation_rate") for run in runs}) > 1
+    units = _multiplier(runs[0]) if len({*map(_multiplier, runs)}) == 1 else 1.0
     for run in runs:
         config, rows = run.config, run.episodes
         name = config["method"] if config["kappa"] is None else f"{config['method']}, κ {config['kappa']}"
@@ -46,15 +47,15 @@ def curves(runs: list[Run]) -> bytes:
         cut = run.interrupted
         axes[1].scatter([r["steps"] / 1000 for r in cut], [r[cost] for r in cut], s=26, marker="x", lw=1, color=colour)
         stopped += len(cut)
-        axes[2].plot(x, [row["kappa"] for row in rows], **look)
+        axes[2].plot(x, [row["kappa"] * _multiplier(run) / units for row in rows], **look)
         if config["cost_limit"] is not None:
             axes[1].axhline(config["cost_limit"], color="0.3", lw=1, ls="--")
     marks = "dots: above the limit" + (", crosses: interrupted" if stopped else "")
-    for axis, title in zip(axes, (earned, f"{cost} ({marks})", "κ"), strict=True):
+    for axis, title in zip(axes, (earned, f"{cost} ({marks})", "κ" if units == _multiplier(runs[0]) else "κ·m"), strict=True):
         axis.set_title(title.replace("_", " "), fontsize=10)
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)
-    axes[0].legend(frameon=False, fontsize=9)
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     limits = [run.config["cost_limit"] for run in runs if run.config["cost_limit"] is not None]
     unit = max([1.0, *limits])
     if axes[1].get_ylim()[1] > FAR * unit:  # one bad episode would hide all others
@@ -68,6 +69,11 @@ def curves(runs: list[Run]) -> bytes:
     figure.savefig(file, format="png", dpi=130)
     plt.close(figure)
     return file.getvalue()
+
+
+def _multiplier(run: Run) -> float:
+    """m of an image agent, which its κ is multiplied with; elsewhere 1."""
+    return float((run.config.get("settings") or {}).get("rssm", {}).get("multiplier", 1.0))
 
 
 def _code(runs: list[Run]) -> str:
