@@ -51,22 +51,22 @@ def asked() -> tuple[Any, Belief, Any]:
 def main() -> None:
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; differences are means, in deviations of float32's")
     net, belief, actions = asked()
-    ways = {}
-    for name, taken in {"step by step": (), "kernels": (jax.devices()[0].compute_capability,)}.items():
-        fused_images.MEASURED = taken  # here, whether it is elsewhere or not
-        ways[name] = jax.jit(lambda own: imagine.ready(own, HALF))(net)
     rollout = {own: jax.jit(partial(imagine.rollout, settings=own)) for own in (HALF, EXACT)}
     nothing = jnp.zeros((PLANNER.cem.horizon, CONTROLS))
+    draw = partial(imagine.drawn, horizon=PLANNER.cem.horizon, action_dim=CONTROLS, settings=HALF)
+    way = dict(rollout=partial(imagine.imagined, settings=HALF), cem=PLANNER.cem, draw=draw)
 
     @jax.jit
     def planned(params: Any) -> Any:
-        way = partial(imagine.rollout, settings=HALF)
-        return plan(jr.key(3), params, belief, nothing, 0.1, 0.0, True, rollout=way, cem=PLANNER.cem)
+        start = imagine.begun(params, belief, PLANNER.cem.widest, HALF)
+        return plan(jr.key(3), params, start, nothing, 0.1, 0.0, True, **way)
 
     with jax.default_matmul_precision("highest"):
         truth = rollout[EXACT](imagine.ready(net, EXACT), belief, actions, jr.key(2))
     print(f"{'':14s} {'plan, ms':>9s} {'rollout, ms':>12s}   {'reward':>8s}  {'cost':>8s}  u", flush=True)
-    for name, params in ways.items():
+    for name, taken in {"step by step": (), "kernels": (jax.devices()[0].compute_capability,)}.items():
+        fused_images.MEASURED = taken  # here, whether it is elsewhere or not
+        params = jax.jit(lambda own: imagine.ready(own, HALF))(net)
         found = rollout[HALF](params, belief, actions, jr.key(2))
         apart = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(found[:3], truth[:3], strict=True)]
         alone = timed(lambda params=params: rollout[HALF](params, belief, actions, jr.key(2)))

@@ -239,13 +239,19 @@ def growth(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
     larger = {f"{name} × 2": (more, 1) for name, more in doubled(sizes.grown).items()}
     larger |= {f"{count} lanes": (sizes.grown, count) for count in sizes.lanes}
     for name, changed in larger.items():
-        measure = partial(ratio, sizes.grown, *changed, clock, sizes.repeating)
+        measure = partial(ratio, sizes.grown, *changed, machine, clock, sizes.repeating)
         yield clock.row(Row("growth", name, None, "×"), COMPILING + sizes.repeating, measure)
 
 
-def ratio(settings: PetsSettings, more: PetsSettings, lanes: int, clock: Clock, seconds: float, blank: Row) -> Row:
+def ratio(
+    settings: PetsSettings, more: PetsSettings, lanes: int, machine: Machine, clock: Clock, seconds: float, blank: Row
+) -> Row:
     (one, large), _ = clock.medians([states_plan(settings), states_plan(more, lanes)], seconds)
-    return blank._replace(value=large / one, note=f"{figure(1e3 * large)} ms against {figure(1e3 * one)}")
+    work, note = states_work(more), f"{figure(1e3 * large)} ms against {figure(1e3 * one)}"
+    share = lanes * work.floor(machine.tflops) / large
+    return blank._replace(
+        value=large / one, evaluations_per_second=lanes * work.evaluations / large, share_of_floor=share, note=note
+    )
 
 
 def measure(sizes: Sizes, tell: Callable[[str], None], seconds: float = SECONDS) -> tuple[Machine, list[Row]]:

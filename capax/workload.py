@@ -16,7 +16,7 @@ import optax
 
 import capax.envs as _envs  # noqa: F401  registers the environments
 from capax.agents.pets import Pets, PetsSettings, PetsState, planning
-from capax.agents.planet import Planet, PlanetSettings, PlanetState, stepping
+from capax.agents.planet import Planet, PlanetSettings, PlanetState, stepping, together
 from capax.buffer import Buffer
 from capax.conformal import Conformal
 from capax.frames import Frames, Seen
@@ -97,9 +97,9 @@ def states_plan(settings: PetsSettings, lanes: int = 1) -> Callable[[], Any]:
 def images_plan(settings: PlanetSettings) -> Callable[[], Any]:
     net = made_up(rssm.init, IMAGE[-1], CONTROLS, settings.rssm)
     carry = rssm.start((), settings.rssm), jnp.zeros(CONTROLS)
-    told = pictures(1).episodes[0].image[0], carry, np.array([0.1, 0.0, 1.0], np.float32)
-    ready, step = stepping(settings, CONTROLS)
-    return planned(step, (jr.key(1), ready(net), *told))
+    told = together(pictures(1).episodes[0].image[0], [0.1, 0.0, 1.0])
+    ready, step = stepping(settings, IMAGE, CONTROLS)
+    return planned(step, (jr.key(1), ready(net), told, carry))
 
 
 def states_fit(settings: PetsSettings, samples: int) -> Callable[[], Any]:

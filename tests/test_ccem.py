@@ -17,12 +17,12 @@ from capax.errors import InputError
 from capax.planning import ccem
 from capax.planning.ccem import CEM, Imagined, around, correlate, noise, shifted
 
-judge, ranked = jax.jit(ccem.judge), jax.jit(ccem.ranked, static_argnums=1)
+judge, ranked = jax.jit(ccem.judge), jax.jit(ccem.ranked)
 
 
 def best(scores: Any, count: int) -> Any:
     """The elites' numbers, best first."""
-    return jnp.argsort(ranked(scores, count))[:count]
+    return jnp.argsort(ranked(scores))[:count]
 
 
 def imagined(reward: Any, cost: Any, uncertainty: Any = 0.0, alive: Any = 1.0) -> Imagined:
@@ -168,10 +168,20 @@ def test_elites_are_feasible_whenever_enough_are(seed, limit, wanted):
 
 
 @pytest.mark.parametrize("way", [ccem.by_sorting, ccem.by_counting])
-def test_places_are_those_of_a_stable_sort(way):
-    worth = np.random.default_rng(0).integers(0, 5, 40).astype(np.float32)  # many are equal
+def test_places_are_those_of_a_stable_sort_of_the_feasible_and_then_of_the_others(way):
+    rng = np.random.default_rng(0)
+    worth, feasible = rng.integers(0, 5, 40).astype(np.float32), rng.random(40) < 0.4  # many are equal
     worth[[3, 7]] = -np.inf
-    np.testing.assert_array_equal(np.argsort(way(jnp.asarray(worth))), np.argsort(-worth, kind="stable"))
+    expected = np.lexsort((-worth, ~feasible))
+    np.testing.assert_array_equal(np.argsort(way(jnp.asarray(feasible), jnp.asarray(worth))), expected)
+
+
+def test_what_is_not_finite_comes_last_whichever_way_places_are_found():
+    logit = np.array([np.nan, 1.0, 2.0, np.inf])
+    scores = judge(imagined(np.zeros(4), logit), 1.0, 0.0, True)
+    assert not bool(scores.feasible.any())
+    for way in (ccem.by_sorting, ccem.by_counting):
+        assert way(scores.feasible, -scores.danger).tolist() == [2, 0, 1, 3]
 
 
 # Candidates.

@@ -59,8 +59,11 @@ def test_they_are_understood_by_the_compiler_for_gpus():
     asked = jax.eval_shape(lambda: (model(settings, 3), *given(settings, 3, 1000)))
     device = jax.sharding.AbstractDevice("NVIDIA H200", None, "gpu")  # JAX 0.11 asks which
 
-    def made(net: Any, *asked: Any) -> Any:
-        return fused_images.rollout(fused_images.pack(net), *asked, min_sd=0.1, members=5)
+    def made(net: Any, h: Any, s: Any, *asked: Any) -> Any:
+        packed = fused_images.pack(net)
+        return fused_images.rollout(
+            packed, fused_images.begin(packed, h, s, 1000), *asked, min_sd=0.1, members=5, stoch=30
+        )
 
     several = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((2, *leaf.shape), leaf.dtype), asked)
     with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((1,), ("x",), abstract_device=device)):

@@ -46,7 +46,8 @@ def plain(net: Any, *asked: Any) -> Any:
 def kernel(net: Any, *asked: Any) -> Any:
     columns = padded(max(net.gru.h.w.shape[0], net.prior[0].w.shape[1]) + 2)
     packed = fused_latent.pack(net, jnp.float32, columns)
-    laid = fused_latent.recurrence(packed, *asked, min_sd=SD, interpret=InterpretGPUParams())
+    begun = fused_latent.begin(packed, *asked[:2], len(asked[2]))
+    laid = fused_latent.recurrence(packed, begun, *asked[2:], min_sd=SD, interpret=InterpretGPUParams())
     (T, C, rows, P), N, sizes = laid.h.shape, len(asked[2]), [part.shape[-1] for part in asked[:2]]
     return laid.h.swapaxes(1, 2).reshape(T, rows, C * P)[:, :N, : sizes[0]], laid.s[:, :N, : sizes[1]]
 
@@ -113,3 +114,12 @@ def test_sizes_that_have_room():
     assert fused_latent.fits(200, 200, 30, 3) and fused_latent.fits(32, 254, 30, 3)
     assert not fused_latent.fits(255, 200, 30, 3) and not fused_latent.fits(200, 255, 30, 3)
     assert not fused_latent.fits(200, 200, 200, 3)
+    assert Shape.of(200, 200, 30, 3).drawn(12) == 12 and Shape.of(200, 200, 30, 3).drawn(300) == 1
+
+
+def test_noise_that_has_no_room_on_the_chip_is_read_as_it_is_needed(monkeypatch):
+    asked = given(SMALL, 2, 5)
+    with_room = kernel(model(), *asked)
+    monkeypatch.setattr(fused_latent, "ON_CHIP", 0)
+    for near, far in zip(with_room, kernel(model(), *asked), strict=True):
+        np.testing.assert_array_equal(near, far)

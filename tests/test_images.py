@@ -205,10 +205,10 @@ def at_share(share: float) -> float:
 ])  # fmt: skip
 def test_kappa_within_an_episode(rule, discounted, expected, monkeypatch):
     used: list[float] = []
-    ready, real = planet.stepping(small(), 2)
+    ready, real = planet.stepping(small(), (64, 64, 3), 2)
 
     def step(*arguments: Any) -> Any:
-        used.append(float(arguments[4][0]))
+        used.append(float(planet.apart(arguments[2], (64, 64, 3))[1][0]))
         return real(*arguments)
 
     monkeypatch.setattr(planet, "stepping", lambda *sizes: (ready, step))
@@ -219,7 +219,7 @@ def test_kappa_within_an_episode(rule, discounted, expected, monkeypatch):
     for _ in range(3):
         _, carry, said = agent.act(state._replace(rule=known), carry, image, jr.key(1))
         carry = agent.paid(carry, 2.0)  # up to the limit, then beyond
-        assert said["plan_kappa"] == used[-1]
+        assert said["plan_kappa"] == pytest.approx(used[-1])
     assert used == pytest.approx(expected, rel=1e-5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -81,20 +82,32 @@ class Carried(NamedTuple):
     purse: Purse = Purse()
 
 
+def together(image: Any, terms: Sequence[float]) -> Any:
+    """An image and some numbers in one piece: one copy to the device."""
+    return np.concatenate([image.ravel(), np.array(terms, np.float32).view(np.uint8)])
+
+
+def apart(told: Any, image: tuple[int, int, int]) -> tuple[Any, Any]:
+    """The same, on the device."""
+    pixels, terms = jnp.split(told, [math.prod(image)])
+    return pixels.reshape(image), jax.lax.bitcast_convert_type(terms.reshape(-1, 4), jnp.float32)
+
+
 @once
-def stepping(settings: PlanetSettings, action_dim: int) -> tuple[Any, Any]:
+def stepping(settings: PlanetSettings, image_shape: tuple[int, int, int], action_dim: int) -> tuple[Any, Any]:
     """What makes a model ready, and what sees an image and plans; compiled once for all agents of these sizes."""
-    draw = partial(imagine.noise, horizon=settings.cem.horizon, settings=settings.rssm)
+    draw = partial(imagine.drawn, horizon=settings.cem.horizon, action_dim=action_dim, settings=settings.rssm)
     rollout = partial(imagine.imagined, settings=settings.rssm)
 
-    def step(key: Key, model: Any, image: Any, carry: Any, terms: Any) -> Any:
-        (net, params), (belief, last), (kappa, limit, binary) = model, carry, terms
+    def step(key: Key, model: Any, told: Any, carry: Any) -> Any:
+        (net, params), (belief, last), (image, (kappa, limit, binary)) = model, carry, apart(told, image_shape)
         k_filter, k_plan = jr.split(key)
         embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
         noise = jr.normal(k_filter, (settings.rssm.stoch,))
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
         nothing = jnp.zeros((settings.cem.horizon, action_dim))
-        asked = params, belief, nothing, kappa, limit, binary > 0.0
+        start = imagine.begun(params, belief, settings.cem.widest, settings.rssm)
+        asked = params, start, nothing, kappa, limit, binary > 0.0
         chosen, _, info = plan(k_plan, *asked, rollout=rollout, cem=settings.cem, draw=draw)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
 
@@ -120,7 +133,7 @@ class Planet:
 
     @cached_property
     def _ready(self) -> Ready:
-        return Ready(stepping(self.settings, self.action_dim)[0])
+        return Ready(stepping(self.settings, self.image, self.action_dim)[0])
 
     @cached_property
     def _decode(self) -> Any:
@@ -149,16 +162,16 @@ class Planet:
             per_step = self.rule.allowed(per_step, carry.purse.left(self.spec))
         beyond, worth = carry.purse.spent - self.spec.limit, self.spec.worth(carry.purse.steps)
         kappa = self.rule.careful(state.rule, beyond, worth)
-        (_, step), last = stepping(self.settings, self.action_dim), (carry.belief, carry.action)
-        terms = np.array([kappa, per_step, state.binary], np.float32)  # one copy to the device
+        (_, step), last = stepping(self.settings, self.image, self.action_dim), (carry.belief, carry.action)
+        told = together(obs, [kappa, per_step, state.binary])
 
         def planned(net: RSSM) -> Any:
-            return lambda: step(key, self._ready(net), obs, last, terms)
+            return lambda: step(key, self._ready(net), told, last)
 
         good = None if state.good is None else planned(state.good)
         plans = planned(state.model), good
         action, (belief, taken), said = first_finite(plans, lambda: (np.asarray(carry.action), last), self.action_dim)
-        with_terms = {**said, "plan_kappa": float(terms[0]), "plan_limit": float(terms[1])}
+        with_terms = {**said, "plan_kappa": float(kappa), "plan_limit": float(per_step)}
         return action, carry._replace(belief=belief, action=taken), with_terms
 
     def paid(self, carry: Carried, cost: float) -> Carried:

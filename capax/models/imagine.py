@@ -46,7 +46,8 @@ def rollout(
     params: tuple[RSSM | None, Any], start: Belief, actions: Float[Array, "N H A"], key: Key, *, settings: RSSMSettings
 ) -> Imagined:
     """Imagine each candidate from a belief, or from one of its own. `params`: of `ready`."""
-    return imagined(params, start, actions, noise(key, actions.shape[1], settings), settings=settings)
+    N, H, _ = actions.shape
+    return imagined(params, begun(params, start, N, settings), actions, noise(key, H, settings), settings=settings)
 
 
 def noise(key: Key, horizon: int, settings: RSSMSettings) -> Float[Array, "H S"]:
@@ -54,29 +55,45 @@ def noise(key: Key, horizon: int, settings: RSSMSettings) -> Float[Array, "H S"]
     return jr.normal(key, (horizon, settings.stoch)).astype(type_of(settings.products))
 
 
+def drawn(key: Key, horizon: int, action_dim: int, settings: RSSMSettings) -> Float[Array, "H S"]:
+    """The same as rollouts read it, for many at once."""
+    kernels, eps = fused(settings, action_dim), noise(key, horizon, settings)
+    return eps if kernels is None else kernels.widened(eps)
+
+
+def begun(params: tuple[RSSM | None, Any], start: Belief, candidates: int, settings: RSSMSettings) -> Any:
+    """What so many candidates begin with, or fewer, as rollouts read it: the same in all rounds of a plan."""
+    dtype, (half, packed) = type_of(settings.products), params
+    first = Belief(*(part.astype(dtype) for part in start))
+    if half is not None:
+        return first
+    from capax.planning import fused_images
+
+    return fused_images.begin(packed, *first, candidates)
+
+
 def imagined(
     params: tuple[RSSM | None, Any],
-    start: Belief,
+    start: Any,
     actions: Float[Array, "N H A"],
     noise: Float[Array, "H S"],
     *,
     settings: RSSMSettings,
 ) -> Imagined:
-    """With noise that is drawn already; the heads see all steps at once."""
+    """From what `begun` made, with noise that is drawn already; the heads see all steps at once."""
     half, packed = params
     N, H, A = actions.shape
     dtype = type_of(settings.products)
-    begin = Belief(*(part.astype(dtype) for part in start))
     if half is not None:
-        h, s = recurrence(half, *begin, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
+        h, s = recurrence(half, start.h, start.s, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
         reward, cost = (part.T.astype(jnp.float32) for part in heads(half, h, s))
-        before = jnp.concatenate([jnp.broadcast_to(begin.h, (1, *h.shape[1:])), h[:-1]])
+        before = jnp.concatenate([jnp.broadcast_to(start.h, (1, *h.shape[1:])), h[:-1]])
         moves = actions.swapaxes(0, 1).astype(dtype)
         rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (before, moves))
         u = disagreement(half.members, *rows)[1].reshape(H, N).T
     else:
-        kernels, how = fused(settings, A), dict(min_sd=settings.min_sd, members=settings.members)
-        reward, cost, u = kernels.rollout(packed, *begin, actions, noise, **how)
+        kernels, how = fused(settings, A), dict(min_sd=settings.min_sd, members=settings.members, stoch=settings.stoch)
+        reward, cost, u = kernels.rollout(packed, start, actions, noise, **how)
     u = uncertainty(u, settings)
     return Imagined(*(part[:, None, :] for part in (reward, cost, u, jnp.ones_like(u))))
 

@@ -97,6 +97,11 @@ class CEM:
         return [max(least, int(self.population / self.shrink**i)) for i in range(self.iterations)]
 
     @property
+    def widest(self) -> int:
+        """Sequences imagined at once, at most."""
+        return max(self.sizes) + int(self.keep * self.elites) + (self.execute == "best")
+
+    @property
     def evaluations(self) -> int:
         """Sequences imagined for one plan."""
         kept = int(self.keep * self.elites)
@@ -152,16 +157,17 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
     raw, u = imagined.cost, imagined.uncertainty
     cost, penalised = (conservative(raw, u, k, binary) for k in (0.0, kappa))
     signals = (imagined.reward, cost, u, penalised, raw + kappa * u)
-    parts = [jnp.where(imagined.alive > 0.0, part, 0.0) for part in signals]
-    finite = jnp.all(jnp.stack([jnp.isfinite(part).all(axis=(1, 2)) for part in parts]), axis=0)
-    earned, cost, u, penalised, logit = (jnp.where(finite, part.mean(axis=(1, 2)), jnp.inf) for part in parts)
+    means = [jnp.where(imagined.alive > 0.0, part, 0.0).mean(axis=(1, 2)) for part in signals]
+    finite = jnp.all(jnp.isfinite(jnp.stack(means)), axis=0)  # as are all that they are means of
+    earned, cost, u, penalised, logit = (jnp.where(finite, mean, jnp.inf) for mean in means)
+    near = jnp.where(binary & finite, below_1(logit) / raw[0].size, 0.0)  # less than one flag more
     return Scores(
         earned=jnp.where(finite, earned * imagined.reward.shape[2], -jnp.inf),
         cost=cost,
         uncertainty=u,
         penalised=penalised,
         feasible=finite & (penalised <= limit),
-        danger=penalised + jnp.where(binary, below_1(logit) / raw[0].size, 0.0),  # less than one flag more
+        danger=penalised + near,
     )
 
 
@@ -170,32 +176,33 @@ def below_1(x: Float[Array, " N"]) -> Float[Array, " N"]:
     return 0.5 + 0.5 * jax.nn.soft_sign(x)
 
 
-def ranked(scores: Scores, elites: int) -> Int[Array, " N"]:
-    """Each candidate's place, 0 for the best: by return among the feasible, by cost where too few are feasible. Of equals
-    the earlier is better."""
-    enough = scores.feasible.sum() >= elites
-    worth = jnp.where(enough, jnp.where(scores.feasible, scores.earned, -jnp.inf), -scores.danger)
-    if len(worth) > MANY:
-        return by_sorting(worth)
-    return jax.lax.platform_dependent(worth, cuda=by_counting, default=by_sorting)
+def ranked(scores: Scores) -> Int[Array, " N"]:
+    """Each candidate's place, 0 for the best: the feasible by return, then the others by cost. Of equals the earlier is
+    better."""
+    keys = scores.feasible, jnp.where(scores.feasible, scores.earned, -scores.danger)
+    if len(keys[0]) > MANY:
+        return by_sorting(*keys)
+    return jax.lax.platform_dependent(*keys, cuda=by_counting, default=by_sorting)
 
 
-def by_sorting(worth: Float[Array, " N"]) -> Int[Array, " N"]:
+def by_sorting(feasible: Bool[Array, " N"], worth: Float[Array, " N"]) -> Int[Array, " N"]:
     number = jnp.arange(len(worth))
-    return jnp.zeros_like(number).at[jnp.argsort(-worth, stable=True)].set(number)
+    return jnp.zeros_like(number).at[jnp.lexsort((-worth, ~feasible))].set(number)
 
 
-def by_counting(worth: Float[Array, " N"]) -> Int[Array, " N"]:
+def by_counting(feasible: Bool[Array, " N"], worth: Float[Array, " N"]) -> Int[Array, " N"]:
     """Those ahead of each: a GPU has compared everyone with everyone long before it has sorted them."""
-    worth = jax.lax.optimization_barrier(worth)  # made once: else it may be made, and rounded, anew for each comparison
-    number = jnp.arange(len(worth))
-    ahead = (worth > worth[:, None]) | ((worth == worth[:, None]) & (number < number[:, None]))
+    # made once: else they may be made, and rounded, anew for each comparison
+    f, w = jax.lax.optimization_barrier((feasible, worth))
+    number = jnp.arange(len(w))
+    better = (w > w[:, None]) | ((w == w[:, None]) & (number < number[:, None]))
+    ahead = (f & ~f[:, None]) | ((f == f[:, None]) & better)
     return ahead.sum(1)
 
 
-def mean_of(chosen: Bool[Array, " N"], x: Float[Array, "N ..."]) -> Array:
-    """Of the chosen; what is not finite elsewhere does not matter."""
-    return jnp.where(chosen.reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / chosen.sum()
+def mean_of(rank: Int[Array, " N"], count: int, x: Float[Array, "N ..."]) -> Array:
+    """Of so many of the best; what is not finite elsewhere does not matter."""
+    return jnp.where((rank < count).reshape(-1, *[1] * (x.ndim - 1)), x, 0.0).sum(0) / count
 
 
 def plan(
@@ -225,27 +232,27 @@ def plan(
         actions = jnp.concatenate([fresh, others])  # [N H A]
         imagined = rollout(params, start, actions, given)
         scores = judge(imagined, kappa, limit, binary)
-        rank = ranked(scores, cem.elites)
-        centre = mean_of(rank < cem.elites, actions)
-        spread = mean_of(rank < cem.elites, jnp.square(actions - centre))
-        mean = cem.smoothing * mean + (1.0 - cem.smoothing) * centre
+        rank = ranked(scores)
+        apart = actions - mean  # so that squares are no larger than they need to be: both moments in one pass
+        shift, square = jnp.split(mean_of(rank, cem.elites, jnp.concatenate([apart, jnp.square(apart)], -1)), 2, -1)
+        spread = jnp.maximum(square - jnp.square(shift), 0.0)
+        mean = jnp.clip(mean + (1.0 - cem.smoothing) * shift, -1.0, 1.0)  # against rounding
         variance = cem.smoothing * variance + (1.0 - cem.smoothing) * spread
         first = (part[:, :, 0].mean(1) for part in (imagined.cost, imagined.uncertainty))
         return mean, variance, actions, Round(scores, rank, *first)
 
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
-    if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
+    if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike
 
         def body(carry: Any, at: Any) -> tuple[Any, None]:
-            mean, variance, _, known = round_of(carry[0], carry[1], none, *at)
-            return (mean, variance, known), None
+            return round_of(carry[0], carry[1], none, *at)[:2], None
 
         # of all rounds at once: fewer small kernels on a GPU
         drawn = jax.vmap(lambda key: noise(key, (cem.population, *warm.shape), cem.colour, cem.clip))(keys[:, 0])
-        first = jax.tree.map(itemgetter(0), (drawn, given))
-        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, *first)[-1])
-        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), (drawn, given))
+        made = jax.lax.optimization_barrier((drawn, given))
+        before, last = (jax.tree.map(itemgetter(at), made) for at in (slice(-1), -1))
+        carry, _ = jax.lax.scan(body, (mean, variance), before)
+        mean, _, _, known = round_of(carry[0], carry[1], none, *last)
         return mean, mean, describe(known, cem.elites, cem.elites)
     others = none
     for number, size in enumerate(cem.sizes):
@@ -267,7 +274,7 @@ def in_order(actions: Float[Array, "N H A"], rank: Int[Array, " N"], count: int)
 
 def describe(known: Round, elites: int, acted: int) -> PlanInfo:
     """Means over the candidates that are acted on, so many of the best; what is feasible, of all."""
-    scores, mean = known.scores, partial(mean_of, known.rank < acted)
+    scores, mean = known.scores, partial(mean_of, known.rank, acted)
     return PlanInfo(
         earned=mean(scores.earned),
         cost=mean(scores.cost),

@@ -53,6 +53,10 @@ class Shape(NamedTuple):
         weights = (self.stoch + self.moves + 3 * own) * self.wide + whole * (4 * own + 2 * self.stoch)
         return 2 * (weights + 2 * ROWS * whole)
 
+    def drawn(self, steps: int) -> int:
+        """Steps whose noise there is room for beside that, all or one."""
+        return steps if self.bytes + 4 * steps * self.stoch <= ON_CHIP else 1
+
 
 class Packed(NamedTuple):
     """A recurrence as the kernel reads it: C parts with P columns each, X columns of x."""
@@ -66,6 +70,18 @@ class Packed(NamedTuple):
     hidden: Float[Array, "C C P P"]
     prior: Float[Array, "C P 2*S"]
     """Means and raw deviations of s."""
+
+    @property
+    def shape(self) -> Shape:
+        (S, X), (C, _, _, P) = self.of_s.shape, self.hidden.shape
+        return Shape(C, P, X, S, self.of_move.shape[0])
+
+
+class Begun(NamedTuple):
+    """First beliefs as the kernel reads them."""
+
+    h: Float[Array, "C rows P"]
+    s: Float[Array, "rows S"]
 
 
 class Laid(NamedTuple):
@@ -143,36 +159,46 @@ def stays(matrix: Any, row: int, column: int, value: float = 1.0) -> Any:
     return matrix.at[row, column : column + ONES].set(value)
 
 
+def filled(x: Float[Array, "... n"], columns: int, ones: int, dtype: Any) -> Float[Array, "... columns"]:
+    """x, ones after it, and zeros."""
+    x = jnp.concatenate([x.astype(dtype), jnp.ones((*x.shape[:-1], ones), dtype)], -1)
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, columns - x.shape[-1])])
+
+
+def begin(packed: Packed, h: Float[Array, "*N H"], s: Float[Array, "*N S"], candidates: int) -> Begun:
+    """One belief for all candidates, or one for each, as one for each row of the tiles."""
+    C, P, _, wide_s, _ = packed.shape
+
+    def each(x: Any, columns: int, ones: int) -> Any:
+        x = filled(x, columns, ones, packed.of_s.dtype)
+        return jnp.pad(jnp.broadcast_to(x, (candidates, columns)), ((0, -candidates % ROWS), (0, 0)))
+
+    return Begun(each(h, C * P, ONES).reshape(-1, C, P).swapaxes(0, 1), each(s, wide_s, 0))
+
+
+def widened(noise: Float[Array, "T S"]) -> Float[Array, "T wide"]:
+    """As the kernel reads it."""
+    return filled(noise, padded(noise.shape[-1]), 0, jnp.float32)
+
+
 def recurrence(
     packed: Packed,
-    h: Float[Array, "*N H"],
-    s: Float[Array, "*N S"],
+    begun: Begun,
     actions: Float[Array, "N T A"],
     noise: Float[Array, "T S"],
     *,
     min_sd: float,
     interpret: Any = None,
 ) -> Laid:
-    """What `models.imagine.recurrence` returns, of a packed model, and what it was made of."""
-    (N, T, _), S, dtype = actions.shape, s.shape[-1], packed.of_s.dtype
-    (wide_s, X), M, (C, _, _, P) = packed.of_s.shape, packed.of_move.shape[0], packed.hidden.shape
-    shape, rows = Shape(C, P, X, wide_s, M), -(-N // ROWS) * ROWS
-
-    def filled(x: Any, columns: int, ones: int = 0) -> Any:
-        """[… columns]: x, ones after it, and zeros."""
-        x = jnp.concatenate([x.astype(dtype), jnp.ones((*x.shape[:-1], ones), dtype)], -1)
-        return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, columns - x.shape[-1])])
-
-    def each(x: Any) -> Any:
-        """One row for all candidates, or one for each, as one for each row of the tiles."""
-        return jnp.pad(jnp.broadcast_to(x, (N, x.shape[-1])), ((0, rows - N), (0, 0)))
-
-    begun = each(filled(h, C * P, ONES)).reshape(rows, C, P).swapaxes(0, 1)
-    moves = jnp.concatenate([filled(actions, M - ONES), jnp.ones((N, T, ONES), dtype)], -1)
+    """What `models.imagine.recurrence` returns, of a packed model, and what it was made of. There may be more that begins
+    than there are candidates, and noise may be widened already."""
+    (N, T, _), M, dtype = actions.shape, packed.shape.moves, packed.of_s.dtype
+    rows = -(-N // ROWS) * ROWS
+    begun = Begun(begun.h[:, :rows], begun.s[:rows])
+    moves = jnp.concatenate([filled(actions, M - ONES, 0, dtype), jnp.ones((N, T, ONES), dtype)], -1)
     moves = jnp.pad(moves, ((0, rows - N), (0, 0), (0, 0))).swapaxes(0, 1)
-    eps = jnp.pad(noise.astype(jnp.float32), ((0, 0), (0, wide_s - S)))
-    hs, ss, _ = _kernel(shape, T, rows, min_sd, interpret)(*packed, begun, each(filled(s, wide_s)), moves, eps)
-    return Laid(begun, hs, ss, moves)
+    hs, ss, _ = _kernel(packed.shape, T, rows, min_sd, interpret)(*packed, *begun, moves, widened(noise))
+    return Laid(begun.h, hs, ss, moves)
 
 
 def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) -> Any:
@@ -182,9 +208,9 @@ def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) 
 
     room, wide = partial(on_chip, interpret), partial(on_chip, interpret, tile=P)
     weights = room(S, X), room(M, X), room(X, 3 * P), wide(C, P, 3 * P), wide(C, P, P)
-    tiles = wide(C, P, 2 * S), wide(C, ROWS, P), wide(C, ROWS, P)
+    tiles = wide(C, P, 2 * S), wide(C, ROWS, P), wide(C, ROWS, P), plgpu.SMEM((shape.drawn(steps), S), jnp.float32)
     free = plgpu.Barrier() if interpret else plgpu.ClusterBarrier(collective_axes=("part",))
-    barriers = plgpu.Barrier(num_arrivals=4 + 3 * C), plgpu.Barrier(), plgpu.Barrier(), free
+    barriers = plgpu.Barrier(num_arrivals=5 + 3 * C), plgpu.Barrier(), plgpu.Barrier(), free
 
     def programme(*refs: Any) -> None:
         def with_room(*scratch: Any) -> None:
@@ -211,13 +237,15 @@ def _kernel(shape: Shape, steps: int, rows: int, min_sd: float, interpret: Any) 
 def _imagine(shape: Shape, steps: int, min_sd: float, place: Any, refs: Any, scratch: Any, hands: Any) -> None:
     """All steps of a tile, a part's columns."""
     (of_s, of_move, of_x, of_h, hidden, prior, begun, s_begun, moves, noise, *outs), (part, row) = refs, place
-    w_s, w_move, w_x, w_h, w_hidden, w_prior, h_all, u_all, fetched, h_there, u_there, free = scratch
+    w_s, w_move, w_x, w_h, w_hidden, w_prior, h_all, u_all, eps, fetched, h_there, u_there, free = scratch
     (h_out, s_out, u_out), (_, P, _, S, _), everyone, here = outs, shape, range(shape.parts), pl.ds(row, ROWS)
-    for source, target in ((of_s, w_s), (of_move, w_move), (of_x.at[part], w_x), (begun.at[:, here], h_all)):
+    some = noise.at[pl.ds(0, eps.shape[0])]
+    given = (of_s, w_s), (of_move, w_move), (of_x.at[part], w_x), (begun.at[:, here], h_all), (some, eps)
+    for source, target in given:
         plgpu.copy_gmem_to_smem(source, target, fetched)
     for other in everyone:
-        given = of_h.at[part, other], hidden.at[part, other], prior.at[other]
-        for source, target in zip(given, (w_h, w_hidden, w_prior), strict=True):
+        own = of_h.at[part, other], hidden.at[part, other], prior.at[other]
+        for source, target in zip(own, (w_h, w_hidden, w_prior), strict=True):
             plgpu.copy_gmem_to_smem(source, target.at[other], fetched)
     plgpu.barrier_wait(fetched)
 
@@ -241,7 +269,7 @@ def _imagine(shape: Shape, steps: int, min_sd: float, place: Any, refs: Any, scr
         plgpu.barrier_arrive(free)
         plgpu.barrier_wait(u_there)
         y = product(u_all, w_prior)
-        s = y[:, :S] + (softplus(y[:, S:]) + min_sd) * hands.columns(noise.at[t], S)
+        s = y[:, :S] + (softplus(y[:, S:]) + min_sd) * hands.columns((eps if eps.shape[0] == steps else noise).at[t], S)
 
         @pl.when(part == 0)
         def _() -> None:

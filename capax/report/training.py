@@ -51,7 +51,8 @@ def curves(runs: list[Run]) -> bytes:
         if config["cost_limit"] is not None:
             axes[1].axhline(config["cost_limit"], color="0.3", lw=1, ls="--")
     marks = "dots: above the limit" + (", crosses: interrupted" if stopped else "")
-    for axis, title in zip(axes, (earned, f"{cost} ({marks})", "κ" if units == _multiplier(runs[0]) else "κ·m"), strict=True):
+    last = "κ" if units == _multiplier(runs[0]) else "κ·m"
+    for axis, title in zip(axes, (earned, f"{cost} ({marks})", last), strict=True):
         axis.set_title(title.replace("_", " "), fontsize=10)
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)
