@@ -17,8 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-SMALL = 4096
-"""Bytes of an answer that a lane may want to read at once."""
+SMALL, LARGE = 4096, 2**26
+"""Bytes of an answer that a lane may want to read at once, and of an argument that is too large to be kept twice."""
 PATIENCE = 5.0
 """Seconds that lanes have to end when they are told to."""
 T = TypeVar("T")
@@ -54,11 +54,20 @@ def shared(function: F) -> F:
         together: Together | None = getattr(_here, "together", None)
         if together is None:
             return function(*arguments, **static)
-        leaves, structure = jax.tree.flatten(arguments)
-        shape = structure, tuple(jax.typeof(leaf) for leaf in leaves)
-        return together.call(Call(function, tuple(sorted(static.items())), arguments, shape))
+        known, shapes = _here.shapes.setdefault(function, {}), []
+        for position, argument in enumerate(arguments):
+            if position not in known or known[position][0] is not argument:  # parameters are, for a whole episode
+                known[position] = argument, shape_of(argument)
+            shapes.append(known[position][1])
+        return together.call(Call(function, tuple(sorted(static.items())), arguments, tuple(shapes)))
 
     return called  # type: ignore[return-value]
+
+
+def shape_of(argument: Any) -> Any:
+    """What arguments that can be stacked have in common."""
+    leaves, structure = jax.tree.flatten(argument)
+    return structure, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves)
 
 
 def once(function: F) -> F:
@@ -99,7 +108,7 @@ def side_by_side(work: Sequence[Callable[[], T]], labels: Sequence[str]) -> list
     errors: dict[int, BaseException] = {}
 
     def run(lane: int) -> None:
-        _here.together, _here.lane, _here.label = together, lane, labels[lane]
+        _here.together, _here.lane, _here.label, _here.shapes = together, lane, labels[lane], {}
         try:
             results[lane] = work[lane]()
         except BaseException as error:
@@ -120,6 +129,7 @@ def side_by_side(work: Sequence[Callable[[], T]], labels: Sequence[str]) -> list
             if thread.ident is not None:
                 thread.join(PATIENCE)
         raise
+    _kept.clear()
     if errors:
         first, *others = sorted(errors)
         errors[first].add_note(f"in the lane {labels[first]}")
@@ -180,7 +190,7 @@ class Together:
         for lane, call in self._waiting.items():
             kinds.setdefault(call.kind, []).append(lane)
         alike = len({call.function for call in self._waiting.values()}) == 1
-        lanes = next(iter(kinds.values())) if alike else max(kinds.values(), key=len)
+        lanes = sorted(next(iter(kinds.values())) if alike else max(kinds.values(), key=len))  # in an order that stays
         calls = [self._waiting.pop(lane) for lane in lanes]
         answers: list[tuple[Any, BaseException | None]]
         try:
@@ -205,30 +215,62 @@ def as_one(
 ) -> Sequence[Any]:
     """What a function gives for the arguments of each lane, by one call.
 
-    What is on the host is put together there, and what will be wanted there is sent for: one copy instead of one for each
-    lane, and no lane waits for the copies of those before it.
+    What is on the host is put together there, what stays the same from call to call is put together once, and what will be
+    wanted on the host is sent for: one copy instead of one for each lane, and no lane waits for the copies of those before it.
     """
-    flat = [jax.tree.flatten(own) for own in arguments]
-    columns = list(zip(*(leaves for leaves, _ in flat), strict=True))
-    host = tuple(all(isinstance(leaf, np.ndarray | np.generic) for leaf in column) for column in columns)
-    given = [np.stack(column) if there else column for column, there in zip(columns, host, strict=True)]
-    answers = _together(function, static, flat[0][1], host)(given)
+    prepared = [stacked(function, *numbered) for numbered in enumerate(zip(*arguments, strict=True))]
+    answers = _together(function, static, tuple(how for _, how in prepared))([given for given, _ in prepared])
     for leaf in jax.tree.leaves(answers):
         if isinstance(leaf, jax.Array) and leaf.nbytes <= SMALL:
             leaf.copy_to_host_async()
     return answers
 
 
+_kept: dict[tuple[Any, int], tuple[tuple[Any, ...], Any]] = {}
+"""Arguments of all lanes, by function and position, with the same in one piece."""
+
+
+def stacked(function: Callable[..., Any], position: int, column: tuple[Any, ...]) -> tuple[Any, Any]:
+    """What is handed over of an argument that each lane has one of, and how it is to be read."""
+    before, whole = _kept.get((function, position), ((), None))
+    if len(before) == len(column) and all(one is other for one, other in zip(before, column, strict=True)):
+        return whole, None
+    flat = [jax.tree.flatten(own) for own in column]
+    leaves = list(zip(*(own for own, _ in flat), strict=True))
+    if (
+        all(isinstance(leaf, jax.Array) for leaf in flat[0][0])
+        and SMALL < sum(leaf.nbytes for leaf in flat[0][0]) <= LARGE
+    ):
+        whole = _in_one_piece(column)
+        _kept[function, position] = column, whole
+        return whole, None
+    host = tuple(all(isinstance(leaf, np.ndarray | np.generic) for leaf in each) for each in leaves)
+    return [np.stack(each) if there else each for each, there in zip(leaves, host, strict=True)], (flat[0][1], host)
+
+
+@jax.jit
+def _in_one_piece(column: tuple[Any, ...]) -> Any:
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *column)
+
+
 @lru_cache(maxsize=64)
 def _together(
-    function: Callable[..., Any], static: tuple[tuple[str, Any], ...], structure: Any, host: tuple[bool, ...]
+    function: Callable[..., Any], static: tuple[tuple[str, Any], ...], how: tuple[Any, ...]
 ) -> Callable[..., Any]:
-    """The compiled call; `host` says which leaves come as one array."""
+    """The compiled call; `how` says of each argument that it comes in one piece, or else its structure and which of its
+    leaves come as one array."""
 
-    def many(columns: list[Any]) -> Any:
-        leaves = [column if there else jnp.stack(column) for column, there in zip(columns, host, strict=True)]
-        answers = jax.vmap(lambda own: function(*own, **dict(static)))(jax.tree.unflatten(structure, leaves))
-        lanes = len(leaves[0])
+    def read(given: Any, how: Any) -> Any:
+        if how is None:
+            return given
+        structure, host = how
+        leaves = [leaf if there else jnp.stack(leaf) for leaf, there in zip(given, host, strict=True)]
+        return jax.tree.unflatten(structure, leaves)
+
+    def many(given: list[Any]) -> Any:
+        own = [read(*pair) for pair in zip(given, how, strict=True)]
+        answers = jax.vmap(lambda own: function(*own, **dict(static)))(own)
+        lanes = len(jax.tree.leaves(own)[0])
         return tuple(jax.tree.map(lambda leaf, lane=lane: leaf[lane], answers) for lane in range(lanes))
 
     return jax.jit(many)

@@ -79,6 +79,24 @@ def test_a_lane_that_is_ahead_waits_for_the_others_and_one_that_is_done_for_nobo
     assert len(order) == 3 * 2 + 2 * (2 + 5 + 5)
 
 
+def test_parameters_that_stay_are_put_together_once(monkeypatch):
+    stacked, real = [], lanes._in_one_piece
+    monkeypatch.setattr(lanes, "_in_one_piece", lambda column: stacked.append(len(column)) or real(column))
+    shared = lanes.shared(jax.jit(lambda params, x: params["w"].sum() + x))
+
+    def run(lane):
+        answers = []
+        for fit in range(3):
+            params = {"w": jnp.full(2000, fit + 10.0 * lane)}
+            answers += [float(shared(params, np.float32(t))) for t in range(4)]
+        return answers
+
+    results = lanes.side_by_side([partial(run, lane) for lane in range(3)], list("abc"))
+    for lane, answers in enumerate(results):
+        assert answers == [2000 * (fit + 10.0 * lane) + t for fit in range(3) for t in range(4)]
+    assert stacked == [3, 3, 3] and not lanes._kept  # once a fit; nothing is kept afterwards
+
+
 def test_only_one_number_of_lanes_is_compiled():
     shared, _, traced = counted()
     work = [partial(lambda n: [shared(*arguments(n), power=2) for _ in range(n + 1)], n) for n in range(3)]
