@@ -11,6 +11,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -47,6 +48,8 @@ LONGEST = 30.0
 """Seconds of a plan that is not waited for."""
 COMPILING, FITTING = 8.0, {"states": 15.0, "images": 35.0}
 """Seconds that compiling a plan, and compiling and making a fit twice, are taken to need."""
+COMPILED = 4.0
+"""Seconds that either is taken to need where it was compiled before."""
 NO_TIME = "no time left"
 
 
@@ -114,6 +117,19 @@ class Clock:
 
     def __init__(self, seconds: float, tell: Callable[[str], None]) -> None:
         self._end, self._tell = time.perf_counter() + seconds, tell
+        self._compiled = False
+
+    def compile(self, makes: Sequence[Callable[[], Callable[[], Any]]]) -> None:
+        """All at once, where there are cores for it; what fails will do so again when it is measured."""
+        self._tell("compiling")
+        pool = ThreadPoolExecutor(len(makes))
+        wait([pool.submit(made, make) for make in makes], self._end - time.perf_counter())
+        pool.shutdown(wait=False, cancel_futures=True)
+        self._compiled = True
+
+    def seconds(self, compiling: float) -> float:
+        """What something that takes so long to compile, and hardly anything else, is taken to need now."""
+        return COMPILED if self._compiled else compiling
 
     def row(self, blank: Row, seconds: float, measure: Callable[[Row], Row]) -> Row:
         """What is measured in about so many seconds, or a row that says why it is not."""
@@ -139,6 +155,11 @@ class Clock:
         while len(rounds) < most and time.perf_counter() - began < seconds:
             rounds.append([*map(timed, calls)])
         return [statistics.median(times) for times in zip(*rounds, strict=True)], len(rounds)
+
+
+def made(make: Callable[[], Callable[[], Any]]) -> None:
+    """The first call, which compiles."""
+    timed(make())
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -172,7 +193,7 @@ def plans(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
         expected = work.floor(machine.tflops) / shares[kind]
         measure = partial(latency, partial(make, presets[preset]), work, machine, clock, sizes.repeating)
         refused = blank._replace(note=f"a plan would take about {expected:,.0f} s")
-        row = refused if expected > LONGEST else clock.row(blank, COMPILING + 2.0 * expected, measure)
+        row = refused if expected > LONGEST else clock.row(blank, clock.seconds(COMPILING) + 2.0 * expected, measure)
         shares[kind] = row.share_of_floor or shares[kind]
         yield row
 
@@ -186,13 +207,20 @@ def latency(make: Any, work: Work, machine: Machine, clock: Clock, seconds: floa
 
 def fits(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
     """Time of a fit: all that an agent does to learn from what it has."""
-    states, images = sizes.states[sizes.preset], sizes.images[sizes.preset]
-    for kind, make, note in (
-        ("states", partial(states_fit, states, sizes.samples), f"{sizes.samples:,} samples"),
-        ("images", partial(images_fit, images, sizes.frames), f"{images.rssm.updates:,} gradient steps"),
-    ):
+    steps = sizes.images[sizes.preset].rssm.updates
+    notes = {"states": f"{sizes.samples:,} samples", "images": f"{steps:,} gradient steps"}
+    for (kind, make), note in zip(fits_of(sizes).items(), notes.values(), strict=True):
         blank = Row("fit", f"{kind}, {sizes.preset}", None, "s", note=note)
-        yield clock.row(blank, FITTING[kind], partial(fitted, make, clock))
+        yield clock.row(blank, clock.seconds(FITTING[kind]), partial(fitted, make, clock))
+
+
+def fits_of(sizes: Sizes) -> dict[str, Callable[[], Callable[[], Any]]]:
+    """What makes them."""
+    states, images = sizes.states[sizes.preset], sizes.images[sizes.preset]
+    return {
+        "states": partial(states_fit, states, sizes.samples),
+        "images": partial(images_fit, images, sizes.frames),
+    }
 
 
 def fitted(make: Any, clock: Clock, blank: Row) -> Row:
@@ -234,13 +262,17 @@ def doubled(settings: PetsSettings) -> dict[str, PetsSettings]:
     }
 
 
+def larger(sizes: Sizes) -> dict[str, tuple[PetsSettings, int]]:
+    """Settings and lanes of plans that are compared with one."""
+    more = {f"{name} × 2": (settings, 1) for name, settings in doubled(sizes.grown).items()}
+    return more | {f"{count} lanes": (sizes.grown, count) for count in sizes.lanes}
+
+
 def growth(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:
     """Latency of a larger plan, or of several in one call, over that of one."""
-    larger = {f"{name} × 2": (more, 1) for name, more in doubled(sizes.grown).items()}
-    larger |= {f"{count} lanes": (sizes.grown, count) for count in sizes.lanes}
-    for name, changed in larger.items():
+    for name, changed in larger(sizes).items():
         measure = partial(ratio, sizes.grown, *changed, machine, clock, sizes.repeating)
-        yield clock.row(Row("growth", name, None, "×"), COMPILING + sizes.repeating, measure)
+        yield clock.row(Row("growth", name, None, "×"), clock.seconds(COMPILING) + sizes.repeating, measure)
 
 
 def ratio(
@@ -259,6 +291,12 @@ def measure(sizes: Sizes, tell: Callable[[str], None], seconds: float = SECONDS)
     compiled.remember()
     clock = Clock(seconds, tell)
     machine = look(sizes.products)
+    if jax.default_backend() != "cpu":  # which would have no core left for a second one
+        plain = [partial(states_plan, each) for each in sizes.states.values()]
+        plain += [partial(images_plan, each) for each in sizes.images.values()]
+        clock.compile(
+            [*plain, *fits_of(sizes).values(), *(partial(states_plan, *each) for each in larger(sizes).values())]
+        )
     return machine, [row for part in (plans, steps, fits, growth) for row in part(sizes, machine, clock)]
 
 

@@ -190,7 +190,8 @@ class Together:
         for lane, call in self._waiting.items():
             kinds.setdefault(call.kind, []).append(lane)
         alike = len({call.function for call in self._waiting.values()}) == 1
-        lanes = sorted(next(iter(kinds.values())) if alike else max(kinds.values(), key=len))  # in an order that stays
+        lanes = next(iter(kinds.values())) if alike else max(kinds.values(), key=len)
+        lanes.sort()  # the same order in every call
         calls = [self._waiting.pop(lane) for lane in lanes]
         answers: list[tuple[Any, BaseException | None]]
         try:

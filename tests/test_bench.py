@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from dataclasses import replace
 
 import gymnasium as gym
@@ -139,6 +140,24 @@ def test_what_is_begun_and_not_compiled_in_time_is_left_out():
     clock = Clock(0.2, lambda text: None)
     row = clock.row(ROWS[1], 0.0, lambda blank: blank._replace(value=clock.medians([lambda: slow(0.3)], 1.0)[0][0]))
     assert row == ROWS[1]
+
+
+def test_what_is_compiled_at_once_needs_less_time_afterwards():
+    together, called = threading.Barrier(3), []
+
+    def make(name):
+        return lambda: lambda: (together.wait(5.0), called.append(name))
+
+    def broken():
+        together.wait(5.0)
+        raise RuntimeError("no")
+
+    told = []
+    clock = bench.Clock(60.0, told.append)
+    assert clock.seconds(8.0) == 8.0
+    clock.compile([make("one"), make("other"), lambda: broken])
+    assert sorted(called) == ["one", "other"] and told == ["compiling"]
+    assert clock.seconds(8.0) == bench.COMPILED
 
 
 def test_what_needs_more_than_the_time_that_is_left_is_not_begun():
