@@ -49,9 +49,9 @@ class RSSMSettings:
     """Information about an image that costs nothing."""
     members: int = 5
     """Networks whose disagreement is the uncertainty."""
-    multiplier: float = 100.0
-    """m in 1[logit + κ·m·u > 0]: with the floor u is some .01 where data are dense, so that m·u is about 1 there and κ counts
-    in logits. Without it u is 1e-4 there, and m is 10,000 (published code; the paper's table says 100,000)."""
+    multiplier: float = 1000.0
+    """m in 1[logit + κ·m·u > 0]: with the floor u is some .01 where data are dense, so that κ = .1 is a logit there, and κ = 1
+    are ten, as careful as the paper's. Without it u is 1e-4, and m is 10,000 (published code; its table says 100,000)."""
     floor: float = 0.1
     """Least deviation in u, in quadrature: a cost is mistaken for other reasons too than that the members disagree. 0, with
     multiplier 10,000: the paper's u."""
