@@ -158,7 +158,7 @@ def judge(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
     cost, penalised = (conservative(raw, u, k, binary) for k in (0.0, kappa))
     signals = (imagined.reward, cost, u, penalised, raw + kappa * u)
     means = [jnp.where(imagined.alive > 0.0, part, 0.0).mean(axis=(1, 2)) for part in signals]
-    finite = jnp.all(jnp.isfinite(jnp.stack(means)), axis=0)  # as are all that they are means of
+    finite = jnp.isfinite(sum(means))  # as are all that they are means of
     earned, cost, u, penalised, logit = (jnp.where(finite, mean, jnp.inf) for mean in means)
     near = jnp.where(binary & finite, below_1(logit) / raw[0].size, 0.0)  # less than one flag more
     return Scores(
