@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 import os
 import statistics
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
@@ -48,8 +49,8 @@ LONGEST = 30.0
 """Seconds of a plan that is not waited for."""
 COMPILING, FITTING = 8.0, {"states": 15.0, "images": 35.0}
 """Seconds that compiling a plan, and compiling and making a fit twice, are taken to need."""
-COMPILED = 4.0
-"""Seconds that either is taken to need where it was compiled before."""
+COMPILED = 3.0
+"""How much less that is where it was compiled before."""
 NO_TIME = "no time left"
 
 
@@ -82,7 +83,7 @@ def sizes_for(backend: str) -> Sizes:
     """What fits the machine: fits and growth at the paper's sizes on a GPU, at those of the preset `fast` on a CPU."""
     fast, paper = PRESETS["fast"], PRESETS["paper"]
     presets = {"fast": fast, "paper": paper}, {name: IMAGE_PRESETS[name] for name in ("fast", "paper")}
-    if backend == "cpu":  # growth with rounds that are all alike, so that only one of them is compiled
+    if backend == "cpu":  # growth with rounds that are all alike, of which two are compiled
         alike = replace(fast, cem=replace(fast.cem, shrink=1.0, keep=0.0, execute="mean"))
         return Sizes("fast", 10_000, 1_000, {"float32": 2048}, *presets, alike)
     return Sizes("paper", 100_000, 5_000, {"float32": 8192, "bfloat16": 8192}, *presets, paper)
@@ -120,16 +121,26 @@ class Clock:
         self._compiled = False
 
     def compile(self, makes: Sequence[Callable[[], Callable[[], Any]]]) -> None:
-        """All at once, where there are cores for it; what fails will do so again when it is measured."""
+        """All of it, as many at once as there are cores, in half of the time at most; what fails will do so again when it
+        is measured."""
         self._tell("compiling")
-        pool = ThreadPoolExecutor(len(makes))
-        wait([pool.submit(made, make) for make in makes], self._end - time.perf_counter())
-        pool.shutdown(wait=False, cancel_futures=True)
-        self._compiled = True
+        left, until = [*makes], time.perf_counter() + (self._end - time.perf_counter()) / 2.0
+
+        def compile_some() -> None:
+            while left and time.perf_counter() < until:
+                with suppress(Exception):
+                    timed(left.pop()())
+
+        threads = [threading.Thread(target=compile_some, daemon=True) for _ in range(min(available(), len(makes)))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, until - time.perf_counter()))
+        self._compiled = not left and not any(thread.is_alive() for thread in threads)
 
     def seconds(self, compiling: float) -> float:
-        """What something that takes so long to compile, and hardly anything else, is taken to need now."""
-        return COMPILED if self._compiled else compiling
+        """What something is taken to need that takes so long if it has to be compiled."""
+        return compiling / COMPILED if self._compiled else compiling
 
     def row(self, blank: Row, seconds: float, measure: Callable[[Row], Row]) -> Row:
         """What is measured in about so many seconds, or a row that says why it is not."""
@@ -157,11 +168,6 @@ class Clock:
         return [statistics.median(times) for times in zip(*rounds, strict=True)], len(rounds)
 
 
-def made(make: Callable[[], Callable[[], Any]]) -> None:
-    """The first call, which compiles."""
-    timed(make())
-
-
 def timed(call: Callable[[], Any]) -> float:
     """Seconds of a call."""
     began = time.perf_counter()
@@ -171,13 +177,17 @@ def timed(call: Callable[[], Any]) -> float:
 
 def look(products: Mapping[str, int]) -> Machine:
     """The machine, with the best rate of some products."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     multiply, tflops = jax.jit(jnp.matmul), {}
     for kind, rows in products.items():
         x = jr.normal(jr.key(0), (rows, rows), kind)
         times = [timed(partial(multiply, x, x)) for _ in range(6)]
         tflops[kind] = 2 * rows**3 / min(times[1:]) / 1e12
-    return Machine(jax.devices()[0].device_kind, cores, jax.__version__, tflops)
+    return Machine(jax.devices()[0].device_kind, available(), jax.__version__, tflops)
+
+
+def available() -> int:
+    """Cores for this process."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def plans(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:

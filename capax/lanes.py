@@ -47,7 +47,10 @@ class Call(NamedTuple):
 
 
 def shared(function: F) -> F:
-    """A compiled function whose calls in several lanes are made as one; its static arguments are named, others are not."""
+    """A compiled function whose calls in several lanes are made as one; its static arguments are named, others are not.
+
+    What was an argument once is not changed in place afterwards: of the same object the same is expected.
+    """
 
     @wraps(function)
     def called(*arguments: Any, **static: Any) -> Any:
@@ -129,7 +132,8 @@ def side_by_side(work: Sequence[Callable[[], T]], labels: Sequence[str]) -> list
             if thread.ident is not None:
                 thread.join(PATIENCE)
         raise
-    _kept.clear()
+    finally:
+        _kept.clear()
     if errors:
         first, *others = sorted(errors)
         errors[first].add_note(f"in the lane {labels[first]}")
@@ -238,9 +242,8 @@ def stacked(function: Callable[..., Any], position: int, column: tuple[Any, ...]
         return whole, None
     flat = [jax.tree.flatten(own) for own in column]
     leaves = list(zip(*(own for own, _ in flat), strict=True))
-    if (
-        all(isinstance(leaf, jax.Array) for leaf in flat[0][0])
-        and SMALL < sum(leaf.nbytes for leaf in flat[0][0]) <= LARGE
+    if all(isinstance(leaf, jax.Array) for own, _ in flat for leaf in own) and (
+        SMALL < sum(leaf.nbytes for leaf in flat[0][0]) <= LARGE
     ):
         whole = _in_one_piece(column)
         _kept[function, position] = column, whole

@@ -114,7 +114,8 @@ def test_sizes_that_have_room():
     assert fused_latent.fits(200, 200, 30, 3) and fused_latent.fits(32, 254, 30, 3)
     assert not fused_latent.fits(255, 200, 30, 3) and not fused_latent.fits(200, 255, 30, 3)
     assert not fused_latent.fits(200, 200, 200, 3)
-    assert Shape.of(200, 200, 30, 3).drawn(12) == 12 and Shape.of(200, 200, 30, 3).drawn(300) == 1
+    assert Shape.of(200, 200, 30, 3).drawn(12) == 12 and Shape.of(200, 200, 30, 3).drawn(250) == 1
+    assert Shape.of(64, 64, 30, 3).drawn(256) == 256 and Shape.of(64, 64, 30, 3).drawn(257) == 1
 
 
 def test_noise_that_has_no_room_on_the_chip_is_read_as_it_is_needed(monkeypatch):

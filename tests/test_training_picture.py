@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from capax.report import training
@@ -45,7 +46,14 @@ def test_panels_show_the_rows(drawn):
     assert {*kappa.lines[0].get_ydata()} == {0.5}
 
 
+def test_a_method_without_kappa_has_no_curve_there(drawn, monkeypatch):
+    real = json.dumps
+    monkeypatch.setattr(json, "dumps", lambda value: real({**value, "kappa": None} if "steps" in value else value))
+    *_, kappa = drawn(100.0)
+    assert np.isnan(kappa.lines[0].get_ydata()).all()
+
+
 def test_kappas_of_different_units_are_shown_in_the_same(drawn):
-    *_, kappa = drawn(100.0, 10_000.0)
+    *_, kappa = drawn(1.0, 10_000.0)
     assert kappa.get_title() == "κ·m"
-    assert [{*line.get_ydata()} for line in kappa.lines] == [{50.0}, {5000.0}]
+    assert [{*line.get_ydata()} for line in kappa.lines] == [{0.5}, {5000.0}]

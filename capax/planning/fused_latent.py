@@ -54,8 +54,8 @@ class Shape(NamedTuple):
         return 2 * (weights + 2 * ROWS * whole)
 
     def drawn(self, steps: int) -> int:
-        """Steps whose noise there is room for beside that, all or one."""
-        return steps if self.bytes + 4 * steps * self.stoch <= ON_CHIP else 1
+        """Steps whose noise there is room for beside that, and that one copy can bring: all or one."""
+        return steps if steps <= MOST and self.bytes + 4 * steps * self.stoch <= ON_CHIP else 1
 
 
 class Packed(NamedTuple):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
+import numpy as np
 
 from capax.runs import folder
 from capax.runs.run import Run
@@ -29,7 +30,7 @@ def curves(runs: list[Run]) -> bytes:
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     colours: dict[str, str] = {}
     stopped, several = 0, len({run.config.get("violation_rate") for run in runs}) > 1
-    units = _multiplier(runs[0]) if len({*map(_multiplier, runs)}) == 1 else 1.0
+    alike = len({*map(_multiplier, runs)}) == 1
     for run in runs:
         config, rows = run.config, run.episodes
         name = config["method"] if config["kappa"] is None else f"{config['method']}, κ {config['kappa']}"
@@ -47,12 +48,12 @@ def curves(runs: list[Run]) -> bytes:
         cut = run.interrupted
         axes[1].scatter([r["steps"] / 1000 for r in cut], [r[cost] for r in cut], s=26, marker="x", lw=1, color=colour)
         stopped += len(cut)
-        axes[2].plot(x, [row["kappa"] * _multiplier(run) / units for row in rows], **look)
+        unit = 1.0 if alike else _multiplier(run)
+        axes[2].plot(x, [np.nan if row["kappa"] is None else unit * row["kappa"] for row in rows], **look)
         if config["cost_limit"] is not None:
             axes[1].axhline(config["cost_limit"], color="0.3", lw=1, ls="--")
     marks = "dots: above the limit" + (", crosses: interrupted" if stopped else "")
-    last = "κ" if units == _multiplier(runs[0]) else "κ·m"
-    for axis, title in zip(axes, (earned, f"{cost} ({marks})", last), strict=True):
+    for axis, title in zip(axes, (earned, f"{cost} ({marks})", "κ" if alike else "κ·m"), strict=True):
         axis.set_title(title.replace("_", " "), fontsize=10)
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)
