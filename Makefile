@@ -9,7 +9,7 @@ demo: .venv/run.stamp
 	$(BIN)/capax gridworld --out runs/gridworld --force
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

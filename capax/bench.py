@@ -83,7 +83,7 @@ def sizes_for(backend: str) -> Sizes:
     """What fits the machine: fits and growth at the paper's sizes on a GPU, at those of the preset `fast` on a CPU."""
     fast, paper = PRESETS["fast"], PRESETS["paper"]
     presets = {"fast": fast, "paper": paper}, {name: IMAGE_PRESETS[name] for name in ("fast", "paper")}
-    if backend == "cpu":  # growth with rounds that are all alike, of which two are compiled
+    if backend == "cpu":  # growth with rounds that are all alike, so that only one of them is compiled
         alike = replace(fast, cem=replace(fast.cem, shrink=1.0, keep=0.0, execute="mean"))
         return Sizes("fast", 10_000, 1_000, {"float32": 2048}, *presets, alike)
     return Sizes("paper", 100_000, 5_000, {"float32": 8192, "bfloat16": 8192}, *presets, paper)

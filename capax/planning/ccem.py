@@ -245,14 +245,16 @@ def plan(
     if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike
 
         def body(carry: Any, at: Any) -> tuple[Any, None]:
-            return round_of(carry[0], carry[1], none, *at)[:2], None
+            mean, variance, _, known = round_of(carry[0], carry[1], none, *at)
+            return (mean, variance, known), None
 
         # of all rounds at once: fewer small kernels on a GPU
         drawn = jax.vmap(lambda key: noise(key, (cem.population, *warm.shape), cem.colour, cem.clip))(keys[:, 0])
         made = jax.lax.optimization_barrier((drawn, given))
-        before, last = (jax.tree.map(itemgetter(at), made) for at in (slice(-1), -1))
-        carry, _ = jax.lax.scan(body, (mean, variance), before)
-        mean, _, _, known = round_of(carry[0], carry[1], none, *last)
+        first = jax.tree.map(itemgetter(0), made)
+        shapes = jax.eval_shape(lambda: round_of(mean, variance, none, *first)[-1])
+        nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), made)
         return mean, mean, describe(known, cem.elites, cem.elites)
     others = none
     for number, size in enumerate(cem.sizes):
