@@ -18,7 +18,8 @@ import jax.numpy as jnp
 import numpy as np
 
 SMALL, LARGE = 4096, 2**26
-"""Bytes of an answer that a lane may want to read at once, and of an argument that is too large to be kept twice."""
+"""Bytes of an answer that a lane may want to read at once, or of an argument that is put together anew in every call; and of
+an argument that is too large to be kept twice."""
 PATIENCE = 5.0
 """Seconds that lanes have to end when they are told to."""
 T = TypeVar("T")

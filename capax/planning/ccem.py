@@ -242,7 +242,7 @@ def plan(
         return mean, variance, actions, Round(scores, rank, *first)
 
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
-    if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike
+    if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # every round alike: compiled once
 
         def body(carry: Any, at: Any) -> tuple[Any, None]:
             mean, variance, _, known = round_of(carry[0], carry[1], none, *at)
@@ -250,11 +250,10 @@ def plan(
 
         # of all rounds at once: fewer small kernels on a GPU
         drawn = jax.vmap(lambda key: noise(key, (cem.population, *warm.shape), cem.colour, cem.clip))(keys[:, 0])
-        made = jax.lax.optimization_barrier((drawn, given))
-        first = jax.tree.map(itemgetter(0), made)
+        first = jax.tree.map(itemgetter(0), (drawn, given))
         shapes = jax.eval_shape(lambda: round_of(mean, variance, none, *first)[-1])
         nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), made)
+        (mean, _, known), _ = jax.lax.scan(body, (mean, variance, nothing), (drawn, given))
         return mean, mean, describe(known, cem.elites, cem.elites)
     others = none
     for number, size in enumerate(cem.sizes):
