@@ -27,7 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 import capax.envs as _envs  # noqa: F401  registers the environments
-from capax import compiled
+from capax import compiled, memory
 from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
 from capax.checks import said
@@ -299,6 +299,7 @@ def ratio(
 def measure(sizes: Sizes, tell: Callable[[str], None], seconds: float = SECONDS) -> tuple[Machine, list[Row]]:
     """All of it, the most important first; `tell` hears of each row that is begun."""
     compiled.remember()
+    memory.keep()
     clock = Clock(seconds, tell)
     machine = look(sizes.products)
     if jax.default_backend() != "cpu":  # which would have no core left for a second one

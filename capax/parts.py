@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import gymnasium as gym
 
-from capax import compiled
+from capax import compiled, memory
 from capax.agents import focops, ppo, ppo_lagrangian
 from capax.agents.onpolicy import OnPolicy, OnPolicySettings, Surrogate
 from capax.agents.pets import Pets, PetsSettings
@@ -56,6 +56,7 @@ class Parts(NamedTuple):
 def parts(config: Mapping[str, Any], world: World | None = None, starter: Agent[Any] | None = None) -> Parts:
     """Of the run that `config` describes; `world` is that of a finite one, `starter` a policy to begin with."""
     compiled.remember()
+    memory.keep()
     limit, spec = limits(config)
     method = config["method"]
     if world is not None:

@@ -73,6 +73,21 @@ def test_images_are_reduced_to_32_levels_and_centred():
     )
 
 
+@pytest.mark.parametrize("shape", [(40, 64, 64, 3), (5, 3, 1)])
+def test_what_is_between_two_levels_is_drawn_evenly(shape):
+    between = np.asarray(rssm.between_levels(jr.key(0), shape))
+    assert between.shape == shape and between.min() > 0.0 and between.max() < 1.0
+    assert not np.array_equal(between, rssm.between_levels(jr.key(1), shape))
+    if between.size > 1e5:
+        counts = np.bincount((between.ravel() * 256.0).astype(int), minlength=256)
+        # each of the 256 steps has n/256 in the mean, and a deviation of √(n/256): χ² of 255 degrees is 255 ± √510
+        each = between.size / 256.0
+        assert abs((np.square(counts - each) / each).sum() - 255.0) < 5.0 * np.sqrt(510.0)
+        quarters = between.reshape(-1, 4) - 0.5  # from one word each: no two of them go together
+        together = quarters.T @ quarters / len(quarters) * 12.0
+        np.testing.assert_allclose(together, np.eye(4), atol=5.0 / np.sqrt(len(quarters)))
+
+
 def test_convolutions_have_the_sizes_of_the_paper():
     full = jax.eval_shape(lambda key: rssm.init(key, 3, A, RSSMSettings()), jr.key(0))
     assert jax.eval_shape(rssm.encode, full, jnp.zeros((1, 64, 64, 3))).shape == (1, 1024)

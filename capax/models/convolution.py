@@ -71,11 +71,11 @@ def image_by_image(convolve: Callable[[Any, Any], Any], stride: int) -> Callable
             image, slope = at
             taps = [image[a:, b:][down, across][::stride, ::stride] for a in range(k) for b in range(k)]
             patches = jnp.concatenate(taps, -1).reshape(h * w, -1)
-            return total + patches.T @ slope.reshape(h * w, o), None
+            return total + slope.reshape(h * w, o).T @ patches, None  # the other way round is slower
 
-        total, _ = jax.lax.scan(add, jnp.zeros((kernel[..., 0].size, o), g.dtype), (x, g))
+        total, _ = jax.lax.scan(add, jnp.zeros((o, kernel[..., 0].size), g.dtype), (x, g))
         (towards,) = jax.vjp(lambda x: convolve(x, kernel), x)[1](g)
-        return towards, total.reshape(kernel.shape)
+        return towards, total.T.reshape(kernel.shape)
 
     made.defvjp(forward, backward)
     return made
