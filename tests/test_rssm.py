@@ -101,6 +101,15 @@ def test_a_convolution_of_stride_2_in_another_form(side):
     np.testing.assert_allclose(convolution.halved(x, w), plain, rtol=1e-4, atol=1e-4)
 
 
+def test_what_an_agent_sees_is_what_the_model_was_trained_to_see(net):
+    x = jr.uniform(jr.key(0), (2, 64, 64, 3)) - 0.5
+    ready = rssm.seeing(net)
+    assert all(layer.w.shape[0] == len(layer.b) for layer in ready.encoder) and ready.decoder is None
+    trained, seen = rssm.encode(net, x), jnp.stack([rssm.see(ready, image) for image in x])
+    assert float(trained.std()) > 1e-3
+    np.testing.assert_allclose(seen, trained, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("k", [2, 3])
 def test_the_gradient_of_a_convolution_image_by_image(k):
     x, w = jr.normal(jr.key(0), (3, 7, 6, 2)), jr.normal(jr.key(1), (k, k, 2, 5))

@@ -102,7 +102,7 @@ def stepping(settings: PlanetSettings, image_shape: tuple[int, int, int], action
     def step(key: Key, model: Any, told: Any, carry: Any) -> Any:
         (net, params), (belief, last), (image, (kappa, limit, binary)) = model, carry, apart(told, image_shape)
         k_filter, k_plan = jr.split(key)
-        embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
+        embedded = rssm.see(net, rssm.quantised(image) + 0.5 / rssm.GREYS)
         noise = jr.normal(k_filter, (settings.rssm.stoch,))
         belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
         nothing = jnp.zeros((settings.cem.horizon, action_dim))
@@ -111,8 +111,8 @@ def stepping(settings: PlanetSettings, image_shape: tuple[int, int, int], action
         chosen, _, info = plan(k_plan, *asked, rollout=rollout, cem=settings.cem, draw=draw)
         return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
 
-    make = jax.jit(partial(imagine.ready, settings=settings.rssm))
-    return lambda net: (rssm.seeing(net), make(net)), shared(jax.jit(step))
+    ready = jax.jit(lambda net: (rssm.seeing(net), imagine.ready(net, settings.rssm)))
+    return ready, shared(jax.jit(step))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float, UInt8
 
 from capax.checks import above_0, between, room, settle, whole, word
 from capax.frames import Drawn
-from capax.models.convolution import doubled, halved
+from capax.models.convolution import blocked, doubled, halved, halved_ready
 from capax.models.layers import GRU, Conv, Dense, Members
 from capax.types import Key
 
@@ -177,14 +177,25 @@ def between_levels(key: Key, shape: tuple[int, ...]) -> Float[Array, ...]:
 
 
 def seeing(net: RSSM) -> RSSM:
-    """The parts that `encode` and `filtered` read."""
-    return eqx.tree_at(lambda n: (n.decoder_in, n.decoder, n.reward, n.cost, n.members), net, (None,) * 5)
+    """The parts that `see` and `filtered` read, made once per fit: kernels are as `halved_ready` reads them."""
+    net = eqx.tree_at(lambda n: (n.decoder_in, n.decoder, n.reward, n.cost, n.members), net, (None,) * 5)
+    kernels = [jnp.moveaxis(blocked(layer.w), -1, 0) for layer in net.encoder]
+    return eqx.tree_at(lambda n: [layer.w for layer in n.encoder], net, kernels)
+
+
+def see(net: RSSM, x: Float[Array, "64 64 C"]) -> Float[Array, " E"]:
+    """What `encode` makes of one image, from what `seeing` made."""
+    return _encoded(net, x[None], halved_ready)[0]
 
 
 def encode(net: RSSM, x: Float[Array, "N 64 64 C"]) -> Float[Array, "N E"]:
     """Four convolutions of stride 2: 64, 31, 14, 6, 2."""
+    return _encoded(net, x, halved)
+
+
+def _encoded(net: RSSM, x: Float[Array, "N 64 64 C"], convolve: Any) -> Float[Array, "N E"]:
     for layer in net.encoder:
-        x = jax.nn.relu(halved(x, layer.w) + layer.b)
+        x = jax.nn.relu(convolve(x, layer.w) + layer.b)
     return x.reshape(x.shape[0], -1)
 
 
