@@ -7,7 +7,6 @@ same machine. Parameters and data are made up: only their sizes matter here.
 from __future__ import annotations
 
 import math
-import os
 import statistics
 import threading
 import time
@@ -31,6 +30,7 @@ from capax import compiled, memory
 from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
 from capax.checks import said
+from capax.cores import available
 from capax.errors import InputError
 from capax.presets import IMAGE_PRESETS, PRESETS
 from capax.workload import (
@@ -183,11 +183,6 @@ def look(products: Mapping[str, int]) -> Machine:
         times = [timed(partial(multiply, x, x)) for _ in range(6)]
         tflops[kind] = 2 * rows**3 / min(times[1:]) / 1e12
     return Machine(jax.devices()[0].device_kind, available(), jax.__version__, tflops)
-
-
-def available() -> int:
-    """Cores for this process."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def plans(sizes: Sizes, machine: Machine, clock: Clock) -> Iterator[Row]:

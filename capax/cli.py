@@ -301,6 +301,8 @@ def use_device(device: str | None) -> None:
         return
     import jax
 
+    import capax.cores  # noqa: F401  before JAX looks at the machine
+
     jax.config.update("jax_platforms", "cuda" if device == "gpu" else "cpu")
     try:
         jax.devices()

@@ -10,10 +10,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 
-from capax import __version__
+from capax import __version__, cores
 from capax.checks import number, shown, whole, word
 from capax.conformal import as_rate
 from capax.envs.adapt import Task
@@ -77,7 +76,7 @@ def configure(
         "seed": seed,
         "version": __version__,
         "commit": commit(),
-        "device": jax.devices()[0].device_kind,
+        "device": cores.kind(),
         "made_by": made_by,
         "own_cost": own_cost,
         "initial_policy": initial_policy,

@@ -9,11 +9,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack, overload
 
-import jax
 import jax.random as jr
 import numpy as np
 
-from capax import __version__
+from capax import __version__, cores
 from capax.collect import EpisodeCollector
 from capax.configuration import check_count, configure, loaded, path_of
 from capax.envs.adapt import Cost, Task
@@ -266,7 +265,7 @@ def go_on(
             folder.write(run.folder / CONFIG, folder.to_json(config))
     if saved.version != __version__:
         warnings.append(f"the run was begun with capax {saved.version}, this is {__version__}: rows may differ.")
-    here = jax.devices()[0].device_kind
+    here = cores.kind()
     if config["device"] != here:
         warnings.append(
             f"the run was begun on {config['device']}, this is {here}: rows may differ in their last digits."

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 import pytest
 
-from capax import bench, workload
+from capax import bench, cores, workload
 from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
 from capax.bench import NO_TIME, Clock, Machine, Row, Sizes
@@ -112,8 +112,9 @@ def test_the_floor_is_the_sum_over_the_types():
     assert Work(1, {"float32": 10**12, "bfloat16": 4 * 10**12}).floor(MACHINE.tflops) == pytest.approx(2.0 + 2.0)
 
 
-def test_flops_are_those_that_the_compiler_counts():
+def test_flops_are_those_that_the_compiler_counts(monkeypatch):
     """Of the products alone; the compiler counts everything else too, which is little where layers are wide."""
+    monkeypatch.setattr(cores, "mesh", lambda: None)  # it counts one device's
     wide = EnsembleSettings(members=2, hidden=256, layers=3, particles=4)
     settings = PetsSettings(ensemble=wide, cem=CEM(horizon=1, iterations=1, population=64, elites=2))
     planned = workload.planning(settings, workload.STATES, workload.ACTIONS)[1].__wrapped__

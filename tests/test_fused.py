@@ -197,7 +197,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def taken(obs_dim: int = 17, **changes: Any) -> str:
-    return str(ensemble.imagination(EnsembleSettings(**changes), obs_dim, 6)[1].func.__module__.rpartition(".")[2])
+    rollout: Any = ensemble.imagination(EnsembleSettings(**changes), obs_dim, 6)[1]
+    return str(getattr(rollout, "__wrapped__", rollout).func.__module__.rpartition(".")[2])
 
 
 def test_a_cpu_takes_the_plain_rollout():

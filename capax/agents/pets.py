@@ -20,6 +20,7 @@ from capax.agents.ready import Ready
 from capax.agents.start import uniform
 from capax.buffer import Buffer
 from capax.checks import above_0, room, settle, whole
+from capax.cores import everywhere
 from capax.errors import InputError
 from capax.flags import margins
 from capax.kappa import Feedback, Rule
@@ -138,7 +139,7 @@ class Pets:
         return blank._replace(scaling=scale, good=(blank.model, scale), origin=np.zeros(self.obs_dim))
 
     def begin(self, state: PetsState) -> Carried:
-        return Carried(jnp.zeros((self.settings.cem.horizon, self.action_dim)))
+        return Carried(everywhere(jnp.zeros((self.settings.cem.horizon, self.action_dim))))
 
     def act(self, state: PetsState, carry: Carried, obs: Any, key: Key) -> tuple[Any, Carried, Metrics]:
         """The first action of the best plan within the limit."""

@@ -18,6 +18,7 @@ from capax.agents.fitting import fit
 from capax.agents.ready import Ready
 from capax.agents.start import uniform
 from capax.checks import above_0, settle, whole
+from capax.cores import everywhere, shared_out
 from capax.errors import InputError
 from capax.flags import margins
 from capax.frames import Frames, Seen
@@ -97,7 +98,7 @@ def apart(told: Any, image: tuple[int, int, int]) -> tuple[Any, Any]:
 def stepping(settings: PlanetSettings, image_shape: tuple[int, int, int], action_dim: int) -> tuple[Any, Any]:
     """What makes a model ready, and what sees an image and plans; compiled once for all agents of these sizes."""
     draw = partial(imagine.drawn, horizon=settings.cem.horizon, action_dim=action_dim, settings=settings.rssm)
-    rollout = partial(imagine.imagined, settings=settings.rssm)
+    rollout = shared_out(partial(imagine.imagined, settings=settings.rssm))
 
     def step(key: Key, model: Any, told: Any, carry: Any) -> Any:
         (net, params), (belief, last), (image, (kappa, limit, binary)) = model, carry, apart(told, image_shape)
@@ -112,7 +113,7 @@ def stepping(settings: PlanetSettings, image_shape: tuple[int, int, int], action
         return jnp.concatenate([chosen[0], jnp.stack(info)]), (belief, chosen[0])
 
     ready = jax.jit(lambda net: (rssm.seeing(net), imagine.ready(net, settings.rssm)))
-    return ready, shared(jax.jit(step))
+    return lambda net: everywhere(ready(net)), shared(jax.jit(step))
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ class Planet:
         return blank._replace(buffer=Frames((seen,)), good=blank.model)
 
     def begin(self, state: PlanetState) -> Carried:
-        return Carried(rssm.start((), self.settings.rssm), jnp.zeros(self.action_dim))
+        return Carried(*everywhere((rssm.start((), self.settings.rssm), jnp.zeros(self.action_dim))))
 
     def act(self, state: PlanetState, carry: Carried, obs: Any, key: Key) -> tuple[Any, Carried, Metrics]:
         """See the image, then take the first action of the best plan within the limit."""

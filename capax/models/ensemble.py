@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 
 from capax.buffer import Buffer
 from capax.checks import above_0, between, flag, room, settle, whole, word
+from capax.cores import everywhere, shared_out
 from capax.errors import InputError
 from capax.lanes import shared
 from capax.models.layers import type_of
@@ -333,7 +334,7 @@ def rollout(
 
 def imagination(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> tuple[Callable[[Any], Any], Rollout]:
     """What makes parameters ready, once per fit, and the rollout that takes them then: this one, or `planning.fused`."""
-    plain: tuple[Callable[[Any], Any], Rollout] = (lambda params: params, partial(rollout, settings=settings))
+    plain: tuple[Callable[[Any], Any], Rollout] = everywhere, shared_out(partial(rollout, settings=settings))
     asked, gpu = settings.rollout == "fused", jax.default_backend() == "gpu"
     if asked and not gpu:
         raise InputError("rollout is fused, and JAX finds no GPU here: choose auto or plain.")
