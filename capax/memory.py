@@ -1,7 +1,7 @@
 """What becomes of memory that a compiled call gives back? It is kept for the next one.
 
-On a CPU every call takes its room anew, a gradient step from images some 100 MB. The C library gives pieces of that size
-back to the system at once, which then clears them, page by page, each time they are taken: a third of such a step.
+On a CPU every call takes its room anew. The C library gives large pieces back to the system at once, which then clears
+them, page by page, each time they are taken: a fifth of a gradient step from images.
 """
 
 from __future__ import annotations
