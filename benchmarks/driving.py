@@ -1,7 +1,8 @@
-"""Is it the data, the model or the planner? CAP's planner on Car-Racing with a model of somebody else's driving.
+"""Tests CAP's planner on Car-Racing with a model of another driver's data, to tell data, model and planner apart.
 
-A pilot that knows the track drives at different speeds with noise in its actions, a quarter of the episodes are random. A small
-model is fitted to that once, and constrained CEM drives with it, at κ = 0 and at the κ that flags some shares of good steps.
+A pilot that knows the track drives at different speeds with noise in its actions. A quarter of the episodes are random.
+A small model is fitted to these data once. Constrained CEM drives with it, at κ = 0 and at the κ that flags some shares
+of the good steps.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 
-from capax import flags
-from capax.agents.fitting import judged
+from capax.data.image_episodes import ImageBuffer, ImageEpisode
 from capax.envs.racing import CarRacingSkid
-from capax.frames import Frames, Seen
-from capax.models import imagine, rssm
+from capax.kappa import binary
+from capax.models import rssm, rssm_rollout
 from capax.models.rssm import RSSMSettings
+from capax.models.rssm_fit import margin_samples
 from capax.planning.ccem import CEM, plan
 
 SETTINGS = RSSMSettings(deter=128, stoch=30, hidden=128, depth=8, batch=16, chunk=20)
@@ -39,10 +40,10 @@ def pilot(game: Any, speed: float) -> np.ndarray:
     return np.array([np.clip(-angle, -1.0, 1.0), 0.1 * (v < speed), 0.02 * (v > 1.2 * speed)])
 
 
-def driven(env: CarRacingSkid, rng: np.random.Generator, number: int) -> Seen:
+def record_episode(env: CarRacingSkid, rng: np.random.Generator, number: int) -> ImageEpisode:
     """An episode: random actions held for six steps, or the pilot with noise."""
     obs, _ = env.reset(seed=1000 + number)
-    images, told, speed, drift, action = [obs], [], rng.uniform(10.0, 60.0), 0.0, np.zeros(3)
+    images, steps, speed, drift, action = [obs], [], rng.uniform(10.0, 60.0), 0.0, np.zeros(3)
     for t in range(500):
         if number % 4 == 0:
             action = rng.uniform(-1.0, 1.0, 3) if t % 6 == 0 else action
@@ -56,16 +57,16 @@ def driven(env: CarRacingSkid, rng: np.random.Generator, number: int) -> Seen:
         action = np.clip(action, -1.0, 1.0)
         obs, reward, ended, _, info = env.step(action)
         images.append(obs)
-        told.append((action, reward, info["cost"]))
+        steps.append((action, reward, info["cost"]))
         if ended:
             break
-    return Seen(np.stack(images), *(np.array(part, np.float32) for part in zip(*told, strict=True)))
+    return ImageEpisode(np.stack(images), *(np.array(part, np.float32) for part in zip(*steps, strict=True)))
 
 
 def drive(env: CarRacingSkid, step: Any, kappa: float, seed: int, steps: int) -> tuple[float, float, float]:
     """Discounted return, return and cost of the planner's own driving."""
     obs, _ = env.reset(seed=seed)
-    belief, action, rewards, cost = rssm.start((), SETTINGS), jnp.zeros(3), [], 0.0
+    belief, action, rewards, cost = rssm.initial_belief((), SETTINGS), jnp.zeros(3), [], 0.0
     for t in range(steps):
         action, belief = step(jr.fold_in(jr.key(seed), t), obs, belief, action, np.float32(kappa))
         obs, _, ended, _, info = env.step(np.asarray(action))
@@ -83,45 +84,48 @@ def main() -> None:
     parser.add_argument("--drives", type=int, default=5, help="for each κ")
     parser.add_argument("--steps", type=int, default=150, help="of a drive")
     options = parser.parse_args()
-    env, rng, begun = CarRacingSkid(), np.random.default_rng(0), time.perf_counter()
-    seen = tuple(driven(env, rng, number) for number in range(options.episodes))
-    frames = Frames(seen, sum(len(one.reward) for one in seen))
-    skidded = np.mean(np.concatenate([one.cost for one in seen]))
+    env, rng, start = CarRacingSkid(), np.random.default_rng(0), time.perf_counter()
+    episodes = tuple(record_episode(env, rng, number) for number in range(options.episodes))
+    buffer = ImageBuffer(episodes, sum(len(episode.reward) for episode in episodes))
+    skid_share = np.mean(np.concatenate([episode.cost for episode in episodes]))
+    mean_return = np.mean([episode.reward.sum() for episode in episodes])
     print(
-        f"data: {frames.size} steps, {skidded:.1%} skid, return {np.mean([one.reward.sum() for one in seen]):.0f}",
+        f"data: {buffer.size} steps, {skid_share:.1%} skid, return {mean_return:.0f}",
         flush=True,
     )
     net = rssm.init(jr.key(0), 3, 3, SETTINGS)
-    memory = rssm.optimiser(SETTINGS).init(net)
+    optimiser = rssm.optimiser(SETTINGS).init(net)
 
     def batch() -> Any:
-        return frames.take(frames.pick(rng, (SETTINGS.batch,), SETTINGS.chunk), SETTINGS.chunk)
+        return buffer.take(buffer.pick(rng, (SETTINGS.batch,), SETTINGS.chunk), SETTINGS.chunk)
 
     for number in range(options.updates):
-        net, memory, _ = rssm.update(net, memory, batch(), np.bool_(True), jr.fold_in(jr.key(1), number), SETTINGS)
-    print(f"fitted: {options.updates} updates, {time.perf_counter() - begun:.0f} s", flush=True)
-    found = [judged(net, batch(), jr.key(number), SETTINGS) for number in range(20)]
-    known = flags.margins(*(np.concatenate(part) for part in zip(*found, strict=True)))
+        net, optimiser, _ = rssm.update(
+            net, optimiser, batch(), np.bool_(True), jr.fold_in(jr.key(1), number), SETTINGS
+        )
+    print(f"fitted: {options.updates} updates, {time.perf_counter() - start:.0f} s", flush=True)
+    samples = [margin_samples(net, batch(), jr.key(number), SETTINGS) for number in range(20)]
+    margins = binary.safety_margins(*(np.concatenate(part) for part in zip(*samples, strict=True)))
 
-    params = imagine.ready(net, SETTINGS)
+    params = rssm_rollout.prepare_rollout(net, SETTINGS)
 
     @jax.jit
     def step(key: Any, image: Any, belief: Any, last: Any, kappa: Any) -> Any:
         k_filter, k_plan = jr.split(key)
-        embedded = rssm.encode(net, rssm.quantised(image)[None] + 0.5 / rssm.GREYS)[0]
+        embedded = rssm.encode(net, rssm.quantise(image)[None] + 0.5 / rssm.GREY_LEVELS)[0]
         noise = jr.normal(k_filter, (SETTINGS.stoch,))
-        belief, _, _ = rssm.filtered(net, belief, last, embedded, noise, min_sd=SETTINGS.min_sd)
-        rollout, nothing = partial(imagine.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
-        chosen, _, _ = plan(k_plan, params, belief, nothing, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER)
-        return chosen[0], belief
+        belief, _, _ = rssm.filter_step(net, belief, last, embedded, noise, min_sd=SETTINGS.min_sd)
+        rollout, warm = partial(rssm_rollout.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
+        actions, _, _ = plan(k_plan, params, belief, warm, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER)
+        return actions[0], belief
 
     for share in (None, 0.02, 0.1, 0.3):
-        kappa = 0.0 if share is None else flags.kappa_at(known, share)
+        kappa = 0.0 if share is None else binary.kappa_at(margins, share)
         drives = np.array([drive(env, step, kappa, seed, options.steps) for seed in range(1, options.drives + 1)])
-        shown = "κ = 0" if share is None else f"p = {share}, κ = {kappa:.3f}"
+        label = "κ = 0" if share is None else f"p = {share}, κ = {kappa:.3f}"
         mean = drives.mean(0)
         print(
-            f"{shown}: discounted return {mean[0]:.1f}, return {mean[1]:.0f}, cost {mean[2]:.1f} in {options.steps} steps, "
+            f"{label}: discounted return {mean[0]:.1f}, return {mean[1]:.0f}, cost {mean[2]:.1f} in {options.steps} steps, "
             f"{int((drives[:, 2] > 0).sum())} of {len(drives)} skid",
             flush=True,
         )

@@ -1,7 +1,7 @@
-"""How long does one plan take at the paper's HalfCheetah size, with the plain rollout and with the fused one? (on a GPU)
+"""Measures a plan at the paper's HalfCheetah size, with the plain rollout and with the fused one (on a GPU).
 
 python benchmarks/fused.py             both, and several plans in one call with the fused one
-python benchmarks/fused.py 2 4 8       numbers of plans of your own
+python benchmarks/fused.py 2 4 8       these numbers of plans in one call
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 
 from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings, Scaling
-from capax.planning import fused
+from capax.models.kernels import ensemble_kernel
 from capax.planning.ccem import CEM, plan
 
 S, A = 17, 6
@@ -29,8 +29,8 @@ LANES = (2, 3, 8)
 REPEATS = 30
 
 
-def made() -> tuple[Any, Any]:
-    """An ensemble as it begins, with log-variances of some −4, and units that are none of them 1."""
+def random_ensemble() -> tuple[Any, Any]:
+    """A new ensemble with log-variances near −4, and units of which none is 1."""
     rng = np.random.default_rng(0)
     net = ensemble.init(jr.key(0), S, A, SETTINGS)
     last = net.biases[-1].at[..., S + 2 : 2 * (S + 2)].set(-4.0)
@@ -48,18 +48,18 @@ def made() -> tuple[Any, Any]:
 
 def timed(call: Callable[[], Any]) -> tuple[float, float]:
     """Seconds to compile and run once, then the median of some runs in milliseconds."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     jax.block_until_ready(call())
-    first, took = time.perf_counter() - began, []
+    compile_s, times = time.perf_counter() - start, []
     for _ in range(3 + REPEATS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(call())
-        took.append(1e3 * (time.perf_counter() - began))
-    return first, statistics.median(took[3:])
+        times.append(1e3 * (time.perf_counter() - start))
+    return compile_s, statistics.median(times[3:])
 
 
-def measured(name: str, ready: Any, rollout: Any, params: Any, other: Any = None, lanes: int = 1) -> None:
-    """Print a row: the whole plan, one rollout alone, and how far the rollout is from another."""
+def print_row(name: str, prepare: Any, rollout: Any, params: Any, reference: Any = None, lanes: int = 1) -> None:
+    """Print the time of a plan, of one rollout, and the difference of the rollout from a reference."""
     start, warm = jnp.zeros(S), jnp.zeros((CANDIDATES.horizon, A))
     actions = jr.uniform(jr.key(3), (CANDIDATES.population, CANDIDATES.horizon, A), minval=-1.0)
 
@@ -69,43 +69,46 @@ def measured(name: str, ready: Any, rollout: Any, params: Any, other: Any = None
     def imagine(key: Any, params: Any) -> Any:
         return rollout(params, start, actions, key)
 
-    packed = jax.block_until_ready(jax.jit(ready)(params))
+    packed = jax.block_until_ready(jax.jit(prepare)(params))
     keys = jr.key(4) if lanes == 1 else jr.split(jr.key(4), lanes)
     if lanes > 1:
         packed = jax.tree.map(lambda leaf: jnp.stack([leaf] * lanes), packed)
         act, imagine = jax.vmap(act), jax.vmap(imagine)
     act, imagine = jax.jit(act), jax.jit(imagine)
-    alone = timed(lambda: imagine(keys, packed))[1]
-    compiled, whole = timed(lambda: act(keys, packed))
-    apart = ""
-    if other is not None:
-        thought = imagine(keys, packed)
-        parts = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(thought[:3], other[:3], strict=True)]
-        apart = "  ".join(f"{part:8.5f}" for part in parts)
-    print(f"{name:24s} {whole:9.3f} {alone:12.3f} {compiled:10.1f}   {apart}", flush=True)
+    rollout_ms = timed(lambda: imagine(keys, packed))[1]
+    compile_s, plan_ms = timed(lambda: act(keys, packed))
+    differences = ""
+    if reference is not None:
+        imagined = imagine(keys, packed)
+        parts = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(imagined[:3], reference[:3], strict=True)]
+        differences = "  ".join(f"{part:8.5f}" for part in parts)
+    print(f"{name:24s} {plan_ms:9.3f} {rollout_ms:12.3f} {compile_s:10.1f}   {differences}", flush=True)
 
 
-def main(numbers: list[int]) -> None:
+def main(lane_counts: list[int]) -> None:
     device = jax.devices()[0]
-    print(f"{device.device_kind}, JAX {jax.__version__}; differences are means, in deviations of float32's", flush=True)
+    print(
+        f"{device.device_kind}, JAX {jax.__version__}; differences are means, in standard deviations of float32's",
+        flush=True,
+    )
     print(
         f"{'rollout':24s} {'plan, ms':>9s} {'rollout, ms':>12s} {'compile, s':>10s}   {'reward':>8s}  {'cost':>8s}  u"
     )
-    params = made()
+    params = random_ensemble()
     exact = jax.jit(partial(ensemble.rollout, settings=EnsembleSettings(products="float32")))
     with jax.default_matmul_precision("highest"):
         actions = jr.uniform(jr.key(3), (CANDIDATES.population, CANDIDATES.horizon, A), minval=-1.0)
         truth = exact(params, jnp.zeros(S), actions, jr.key(4))
     sizes = {name: getattr(SETTINGS, name) for name in ("particles", "hidden", "layers", "floor")}
-    fast = partial(fused.rollout, **sizes)
+    fused = partial(ensemble_kernel.rollout, **sizes)
 
-    def ready(params: Any) -> Any:
-        return fused.pack(*params, dtype=SETTINGS.products), params[1]
+    def prepare(params: Any) -> Any:
+        return ensemble_kernel.pack(*params, dtype=SETTINGS.products), params[1]
 
-    measured("plain", lambda params: params, partial(ensemble.rollout, settings=SETTINGS), params, truth)
-    measured("fused", ready, fast, params, truth)
-    for lanes in numbers:
-        measured(f"fused, {lanes} plans", ready, fast, params, lanes=lanes)
+    print_row("plain", lambda params: params, partial(ensemble.rollout, settings=SETTINGS), params, truth)
+    print_row("fused", prepare, fused, params, truth)
+    for lanes in lane_counts:
+        print_row(f"fused, {lanes} plans", prepare, fused, params, lanes=lanes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""How long does a plan from images take at the paper's size, step by step and with kernels of our own? (on a GPU)
+"""Measures a plan from images at the paper's size, step by step and with the fused kernels (on a GPU).
 
 python benchmarks/fused_images.py
 """
@@ -17,30 +17,30 @@ import jax.random as jr
 import numpy as np
 
 from capax.agents.planet import PlanetSettings
-from capax.models import imagine, rssm
+from capax.cli.bench_work import CONTROLS, images_plan, random_params
+from capax.models import rssm, rssm_rollout
+from capax.models.kernels import rssm_kernels
 from capax.models.rssm import Belief, RSSMSettings
-from capax.planning import fused_images
 from capax.planning.ccem import plan
-from capax.workload import CONTROLS, images_plan, made_up
 
 PLANNER, REPEATS = PlanetSettings(), 30
 HALF, EXACT = (RSSMSettings(products=products) for products in ("bfloat16", "float32"))
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Milliseconds, the median of some calls after one that compiles."""
+    """Median time of some calls in milliseconds, after one call that compiles."""
     jax.block_until_ready(call())
-    took = []
+    times = []
     for _ in range(REPEATS):
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(call())
-        took.append(1e3 * (time.perf_counter() - began))
-    return statistics.median(took)
+        times.append(1e3 * (time.perf_counter() - start))
+    return statistics.median(times)
 
 
-def asked() -> tuple[Any, Belief, Any]:
+def model_and_candidates() -> tuple[Any, Belief, Any]:
     """A model, a belief and candidates."""
-    net = made_up(rssm.init, 3, CONTROLS, HALF)
+    net = random_params(rssm.init, 3, CONTROLS, HALF)
     net = jax.tree.map(lambda leaf: leaf if leaf.ndim < 2 else 2.0 * leaf, net)  # candidates differ
     rng = np.random.default_rng(1)
     belief = Belief(*(jnp.asarray(np.tanh(rng.normal(size=size)), jnp.float32) for size in (HALF.deter, HALF.stoch)))
@@ -49,31 +49,35 @@ def asked() -> tuple[Any, Belief, Any]:
 
 
 def main() -> None:
-    print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}; differences are means, in deviations of float32's")
-    net, belief, actions = asked()
-    rollout = {own: jax.jit(partial(imagine.rollout, settings=own)) for own in (HALF, EXACT)}
-    nothing = jnp.zeros((PLANNER.cem.horizon, CONTROLS))
-    draw = partial(imagine.drawn, horizon=PLANNER.cem.horizon, action_dim=CONTROLS, settings=HALF)
-    way = dict(rollout=partial(imagine.imagined, settings=HALF), cem=PLANNER.cem, draw=draw)
+    device = jax.devices()[0].device_kind
+    print(f"{device}, JAX {jax.__version__}; differences are means, in standard deviations of float32's")
+    net, belief, actions = model_and_candidates()
+    rollout = {settings: jax.jit(partial(rssm_rollout.rollout, settings=settings)) for settings in (HALF, EXACT)}
+    warm = jnp.zeros((PLANNER.cem.horizon, CONTROLS))
+    draw = partial(rssm_rollout.draw_noise, horizon=PLANNER.cem.horizon, action_dim=CONTROLS, settings=HALF)
+    planner = dict(rollout=partial(rssm_rollout.imagine, settings=HALF), cem=PLANNER.cem, draw=draw)
 
     @jax.jit
-    def planned(params: Any) -> Any:
-        start = imagine.begun(params, belief, PLANNER.cem.widest, HALF)
-        return plan(jr.key(3), params, start, nothing, 0.1, 0.0, True, **way)
+    def run_plan(params: Any) -> Any:
+        start = rssm_rollout.prepare_start(params, belief, PLANNER.cem.max_candidates, HALF)
+        return plan(jr.key(3), params, start, warm, 0.1, 0.0, True, **planner)
 
     with jax.default_matmul_precision("highest"):
-        truth = rollout[EXACT](imagine.ready(net, EXACT), belief, actions, jr.key(2))
+        truth = rollout[EXACT](rssm_rollout.prepare_rollout(net, EXACT), belief, actions, jr.key(2))
     print(f"{'':14s} {'plan, ms':>9s} {'rollout, ms':>12s}   {'reward':>8s}  {'cost':>8s}  u", flush=True)
-    for name, taken in {"step by step": (), "kernels": (jax.devices()[0].compute_capability,)}.items():
-        fused_images.MEASURED = taken  # here, whether it is elsewhere or not
-        params = jax.jit(lambda own: imagine.ready(own, HALF))(net)
-        found = rollout[HALF](params, belief, actions, jr.key(2))
-        apart = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(found[:3], truth[:3], strict=True)]
-        alone = timed(lambda params=params: rollout[HALF](params, belief, actions, jr.key(2)))
-        whole = timed(lambda params=params: planned(params))
-        print(f"{name:14s} {whole:9.3f} {alone:12.3f}   {'  '.join(f'{part:8.5f}' for part in apart)}", flush=True)
-    whole = timed(images_plan(PLANNER))
-    print(f"{'an agent, from the image to the action':40s} {whole:9.3f}", flush=True)
+    for name, capabilities in {"step by step": (), "kernels": (jax.devices()[0].compute_capability,)}.items():
+        rssm_kernels.MEASURED_CAPABILITIES = capabilities  # forces the choice for this benchmark
+        params = jax.jit(lambda net: rssm_rollout.prepare_rollout(net, HALF))(net)
+        imagined = rollout[HALF](params, belief, actions, jr.key(2))
+        differences = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(imagined[:3], truth[:3], strict=True)]
+        rollout_ms = timed(lambda params=params: rollout[HALF](params, belief, actions, jr.key(2)))
+        plan_ms = timed(lambda params=params: run_plan(params))
+        print(
+            f"{name:14s} {plan_ms:9.3f} {rollout_ms:12.3f}   {'  '.join(f'{part:8.5f}' for part in differences)}",
+            flush=True,
+        )
+    plan_ms = timed(images_plan(PLANNER))
+    print(f"{'an agent, from the image to the action':40s} {plan_ms:9.3f}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""What do the parts of the gridworld experiment contribute?
+"""Measures what the parts of the gridworld experiment contribute.
 
     python benchmarks/gridworld_study.py alpha|counts|episodes|prior|uneven [WORLDS] [SEED] [JOBS]
 
 - `alpha`: violations of the paper's PI rule for several gains.
 - `counts`: CAP without a penalty, by the prior of its counts.
-- `episodes`: the paper's agents with ten episodes of 50 steps, as the calibrated one has.
+- `episodes`: the paper's agents with ten episodes of 50 steps, as the calibrated agent has.
 - `prior`: the calibrated agent with a flat prior instead of a pooled one.
-- `uneven`: the calibrated agent in worlds where each cell slips by a probability, and in directions, of its own.
+- `uneven`: the calibrated agent in worlds where each cell has its own slip probability and directions.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from typing import Any
 import jax.random as jr
 import numpy as np
 
-from capax.kappa import PI
-from capax.loop import run
-from capax.paper.gridworld import LIMIT, RESTARTS, ROUNDING, Settings, make_agent
+from capax.core.contracts import Agent
+from capax.core.loop import run
+from capax.kappa.pi import PI
+from capax.paper.gridworld import LIMIT, RESTARTS, VIOLATION_TOLERANCE, Settings, make_agent
+from capax.runtime.blas_threads import one_blas_thread
 from capax.tabular import CMDP, World, gridworld, neighbour_prior, self_loop_prior, solve, uniform_prior
 from capax.tabular.gridworld import SLIPS
 from capax.tabular.sampler import WorldCollector
-from capax.threads import one_blas_thread
-from capax.types import Agent
 
 ITERATIONS = 30
 
@@ -41,12 +41,12 @@ def alpha_study(gain: float, world: World) -> tuple[Agent[Any], int]:
 
 
 def count_prior(name: str, world: World) -> tuple[Agent[Any], int]:
-    """CAP with κ = 0 and another prior for transitions that were hardly seen."""
+    """CAP with κ = 0 and another prior for transitions with few visits."""
     agent, restarts = make_agent(world, "0", ITERATIONS)
     cmdp = world.cmdp
     priors = {"neighbours": neighbour_prior(world.successors, cmdp.A)}
     priors |= {"uniform": uniform_prior(cmdp.S, cmdp.A), "self-loop": self_loop_prior(cmdp.S, cmdp.A)}
-    return replace(agent, known=agent.known._replace(prior=priors[name])), restarts
+    return replace(agent, world=agent.world._replace(prior=priors[name])), restarts
 
 
 def ten_episodes(method: str, world: World) -> tuple[Agent[Any], int]:
@@ -66,7 +66,7 @@ def calibrated(world: World) -> tuple[Agent[Any], int]:
 
 
 def uneven(rng: np.random.Generator, world: World) -> World:
-    """The same world, but each cell slips with a probability ~ U(0, .6), and each pair in its own Dirichlet(½) directions."""
+    """The world with a slip probability ~ U(0, .6) for each cell, and Dirichlet(½) directions for each pair."""
     S, A = world.cmdp.r.shape
     P = np.zeros((S, A, S))
     for s in range(S):
@@ -78,7 +78,7 @@ def uneven(rng: np.random.Generator, world: World) -> World:
     return world._replace(cmdp=CMDP(P, cmdp.r, cmdp.c, cmdp.mu0, cmdp.gamma))
 
 
-def one(make: Any, slip: str, seed: int, number: int) -> tuple[float, float, list[float]]:
+def run_world(make: Any, slip: str, seed: int, number: int) -> tuple[float, float, list[float]]:
     """The oracle's return, the last policy's return and the costs of all policies, in one world."""
     rng = np.random.default_rng([seed, number])
     world = gridworld(rng, slip="any" if slip == "uneven" else slip)
@@ -106,11 +106,11 @@ def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
         "uneven": [({"prior": "pooled"}, calibrated, "uneven")],
     }[study]
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for named, make, slip in variants:
-            results = list(pool.map(partial(one, make, slip, seed), range(worlds)))
-            violations = np.array([[cost > LIMIT + ROUNDING for cost in costs] for _, _, costs in results])
+        for labels, make, slip in variants:
+            results = list(pool.map(partial(run_world, make, slip, seed), range(worlds)))
+            violations = np.array([[cost > LIMIT + VIOLATION_TOLERANCE for cost in costs] for _, _, costs in results])
             share = sum(last for _, last, _ in results) / sum(best for best, _, _ in results)
-            row = {**named, "slip": slip, "seed": seed, "worlds": worlds, "oracle_share": round(share, 4)}
+            row = {**labels, "slip": slip, "seed": seed, "worlds": worlds, "oracle_share": round(share, 4)}
             row |= {"first_violations": int(violations[:, 0].sum()), "later_violations": int(violations[:, 1:].sum())}
             row |= {"violations_mean": float(violations.sum(1).mean()), "violations_sd": float(violations.sum(1).std())}
             largest = max(cost for _, _, costs in results for cost in costs)

@@ -1,10 +1,10 @@
-"""What does an episode of the image agent take on this machine, part by part?
+"""Measures the parts of an episode of the image agent on this machine.
 
-python benchmarks/images.py             at the paper's sizes; --fast: at those of `--preset fast`; --json: as JSON
+python benchmarks/images.py             at the paper's sizes; --fast: at those of the preset `fast`; --json: as JSON
 python benchmarks/images.py plan env    only these parts of: plan, update (a batch from the host), fit, env
 
-The buffer holds random frames. A plan is an action of the agent, from the image to the action on the host; the sum is
-that of an episode of 500 steps, without what a run writes. Everything is compiled before it is timed.
+The buffer holds random frames. A plan is an action of the agent, from the image to the action on the host. The sum is
+that of an episode of 500 steps, without the files of a run. Everything is compiled before it is timed.
 """
 
 from __future__ import annotations
@@ -23,39 +23,40 @@ import numpy as np
 
 import capax.envs  # noqa: F401  # registers
 from capax.agents.planet import Planet, PlanetSettings, PlanetState
-from capax.conformal import Conformal
-from capax.frames import Frames, Seen
+from capax.core.types import Spec
+from capax.data.image_episodes import ImageBuffer, ImageEpisode
+from capax.kappa.conformal import Conformal
 from capax.models import rssm
-from capax.presets import IMAGE_PRESETS
-from capax.types import Spec
+from capax.runtime import cpu_devices
+from capax.training.methods import settings_of
 
-STEPS, HELD = 500, 10
-"""Of an episode; episodes that the buffer holds."""
+EPISODE_STEPS, EPISODES = 500, 10
+"""Steps of an episode; episodes in the buffer."""
 ACTIONS = 3
 
 
-def prepared(settings: PlanetSettings) -> tuple[Planet, PlanetState]:
-    """An agent that has seen random frames, and plans."""
-    agent = Planet(Spec(0.0, 0.99, False, STEPS, 2), Conformal(0.4), (64, 64, 3), ACTIONS, settings)
+def agent_with_data(settings: PlanetSettings) -> tuple[Planet, PlanetState]:
+    """An agent with random frames in its buffer, which plans."""
+    agent = Planet(Spec(0.0, 0.99, False, EPISODE_STEPS, 2), Conformal(0.4), (64, 64, 3), ACTIONS, settings)
     rng = np.random.default_rng(0)
     episodes = tuple(
-        Seen(
-            rng.integers(0, 256, (STEPS + 1, 64, 64, 3), np.uint8),
-            rng.uniform(-1, 1, (STEPS, ACTIONS)).astype(np.float32),
-            *rng.integers(0, 2, (2, STEPS)).astype(np.float32),
+        ImageEpisode(
+            rng.integers(0, 256, (EPISODE_STEPS + 1, 64, 64, 3), np.uint8),
+            rng.uniform(-1, 1, (EPISODE_STEPS, ACTIONS)).astype(np.float32),
+            *rng.integers(0, 2, (2, EPISODE_STEPS)).astype(np.float32),
         )
-        for _ in range(HELD)
+        for _ in range(EPISODES)
     )
-    return agent, agent.init(jr.key(0))._replace(buffer=Frames(episodes, HELD * STEPS), fits=1)
+    return agent, agent.init(jr.key(0))._replace(buffer=ImageBuffer(episodes, EPISODES * EPISODE_STEPS), fits=1)
 
 
 def median(call: Callable[[], Any], rounds: int, warm: int = 2) -> float:
-    """Seconds of a call."""
+    """Median seconds of a call."""
     times = []
     for _ in range(warm + rounds):
-        began = time.perf_counter()
+        start = time.perf_counter()
         jax.block_until_ready(call())
-        times.append(time.perf_counter() - began)
+        times.append(time.perf_counter() - start)
     return statistics.median(times[warm:])
 
 
@@ -77,7 +78,7 @@ def update(agent: Planet, state: PlanetState) -> float:
 
 
 def fit(agent: Planet, state: PlanetState) -> float:
-    """What is learned after an episode."""
+    """The fit after an episode."""
     return median(lambda: agent.learn(state, (), jr.key(0))[0].model, 2, warm=1)
 
 
@@ -91,22 +92,23 @@ def env(agent: Planet, state: PlanetState) -> float:
 PARTS: dict[str, Callable[[Planet, PlanetState], float]] = {"plan": plan, "update": update, "fit": fit, "env": env}
 
 
-def measured(settings: PlanetSettings, parts: list[str]) -> dict[str, float]:
-    """Milliseconds of each part, and of an episode where its parts are known."""
-    agent, state = prepared(settings)
-    told = {name: 1e3 * PARTS[name](agent, state) for name in parts}
-    if {"plan", "fit", "env"} <= set(told):
-        told["episode"] = STEPS * (told["plan"] + told["env"]) + told["fit"]
-    return told
+def measure(settings: PlanetSettings, parts: list[str]) -> dict[str, float]:
+    """Milliseconds of each part, and of an episode if all of its parts are measured."""
+    agent, state = agent_with_data(settings)
+    results = {name: 1e3 * PARTS[name](agent, state) for name in parts}
+    if {"plan", "fit", "env"} <= set(results):
+        results["episode"] = EPISODE_STEPS * (results["plan"] + results["env"]) + results["fit"]
+    return results
 
 
 def main(words: list[str]) -> None:
+    cpu_devices.claim()
     parts = [word for word in words if word in PARTS] or list(PARTS)
-    told = measured(IMAGE_PRESETS["fast" if "--fast" in words else "paper"], parts)
+    results = measure(settings_of("cap", "image", "fast" if "--fast" in words else "paper"), parts)
     if "--json" in words:
-        print(json.dumps(told))
+        print(json.dumps(results))
     else:
-        for name, value in told.items():
+        for name, value in results.items():
             print(f"{name:>8}: {value:10.2f} ms")
 
 

@@ -1,10 +1,10 @@
-"""Which kernels does a plan consist of, and how long is the device idle between them? (on a GPU)
+"""Lists the kernels of a plan, and the time that the device is idle between them (on a GPU).
 
 python benchmarks/kernels.py                 a plan at Car-Racing's size, then one at HalfCheetah's
 python benchmarks/kernels.py images fit      only these of: images, states, fit (an image agent's fit)
 
-A row for each kind of kernel: how often in a plan, and microseconds in all; the last says how long the device was busy, and
-the plan from begin to end. On a CPU the same shows what its threads were busy with.
+One row for each kind of kernel: launches per plan, and microseconds in all. The last row has the time that the device
+was busy, and the time of a plan. On a CPU the same shows the operations of its threads.
 """
 
 from __future__ import annotations
@@ -24,23 +24,24 @@ import numpy as np
 
 from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
-from capax.workload import images_fit, images_plan, states_plan
+from capax.cli.bench_work import images_fit, images_plan, states_plan
+from capax.runtime import cpu_devices
 
-PLANS, SHOWN, FRAMES = 5, 25, 5000
-LONG = 100.0
-"""Microseconds: a longer gap is between two plans, or the host's."""
-SIZES = PlanetSettings()
+PLAN_COUNT, MAX_ROWS, FIT_STEPS = 5, 25, 5000
+MAX_GAP_US = 100.0
+"""A longer gap, in microseconds, is between two plans, or belongs to the host."""
+IMAGE_SETTINGS = PlanetSettings()
 
 
-def made(name: str) -> Callable[[], Any]:
-    """What is looked at."""
+def workload(name: str) -> Callable[[], Any]:
+    """The call that is profiled."""
     if name == "states":
         return states_plan(PetsSettings())
-    return images_plan(SIZES) if name == "images" else images_fit(SIZES, FRAMES)
+    return images_plan(IMAGE_SETTINGS) if name == "images" else images_fit(IMAGE_SETTINGS, FIT_STEPS)
 
 
-def traced(call: Callable[[], Any], times: int) -> list[dict[str, Any]]:
-    """What the profiler saw of some calls, after one that compiles."""
+def traced_events(call: Callable[[], Any], times: int) -> list[dict[str, Any]]:
+    """The profiler's events of some calls, after one call that compiles."""
     jax.block_until_ready(call())
     with tempfile.TemporaryDirectory() as folder:
         with jax.profiler.trace(folder, create_perfetto_trace=True):
@@ -48,12 +49,12 @@ def traced(call: Callable[[], Any], times: int) -> list[dict[str, Any]]:
                 jax.block_until_ready(call())
         (path,) = Path(folder).rglob("perfetto_trace.json.gz")
         with gzip.open(path) as file:
-            found = json.load(file)
-    return found["traceEvents"] if isinstance(found, dict) else found
+            trace = json.load(file)
+    return trace["traceEvents"] if isinstance(trace, dict) else trace
 
 
 def on_device(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Events of the streams of a GPU, or of a CPU's compiled programs."""
+    """Events of a GPU's streams, or of a CPU's compiled programs."""
     names = {e["pid"]: e["args"]["name"] for e in events if e.get("name") == "process_name"}
     lines = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e.get("name") == "thread_name"}
     gpu = [e for e in events if e.get("ph") == "X" and "GPU" in names.get(e["pid"], "") and
@@ -66,27 +67,28 @@ def report(name: str, events: list[dict[str, Any]], times: int) -> None:
     for event in events:
         kinds[re.sub(r"[._]?\d+$", "", event["name"])[:70]].append(event["dur"])
     print(f"{name}: {sum(map(len, kinds.values())) / times:.0f} kernels", flush=True)
-    for kind, took in sorted(kinds.items(), key=lambda item: -sum(item[1]))[:SHOWN]:
-        print(f"  {len(took) / times:8.1f} × {np.mean(took):8.2f} µs = {sum(took) / times:9.1f}  {kind}")
+    for kind, durations in sorted(kinds.items(), key=lambda item: -sum(item[1]))[:MAX_ROWS]:
+        print(f"  {len(durations) / times:8.1f} × {np.mean(durations):8.2f} µs = {sum(durations) / times:9.1f}  {kind}")
     ends = sorted((e["ts"], e["ts"] + e["dur"]) for e in events)
     busy, until, gaps = 0.0, -np.inf, []
     for begin, end in ends:
         busy += max(0.0, end - max(begin, until))
         gaps.append(max(0.0, begin - until))
         until = max(until, end)
-    whole = (until - ends[0][0]) / times if ends else 0.0
-    short = sum(gap for gap in gaps if gap < LONG) / times
+    plan_us = (until - ends[0][0]) / times if ends else 0.0
+    idle_us = sum(gap for gap in gaps if gap < MAX_GAP_US) / times
     print(
-        f"  busy {busy / times:.0f} µs of {whole:.0f} µs from plan to plan; idle for {short:.0f} µs between kernels",
+        f"  busy {busy / times:.0f} µs of {plan_us:.0f} µs from plan to plan; idle for {idle_us:.0f} µs between kernels",
         flush=True,
     )
 
 
 def main(chosen: list[str]) -> None:
+    cpu_devices.claim()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
     for name in chosen or ["images", "states"]:
-        times = PLANS if name != "fit" else 1
-        report(name, on_device(traced(made(name), times)), times)
+        times = PLAN_COUNT if name != "fit" else 1
+        report(name, on_device(traced_events(workload(name), times)), times)
 
 
 if __name__ == "__main__":

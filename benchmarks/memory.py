@@ -1,4 +1,7 @@
-"""Does a long run keep its memory? 100,000 steps with a small planner, and how far the process grows after its first fit."""
+"""Measures how far the process of a long run grows after its first fit: 100,000 steps with a small planner.
+
+python benchmarks/memory.py [STEPS]
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import capax
-from capax.runs.live import Live
 
 SMALL = {"population": 8, "elites": 2, "iterations": 1, "horizon": 2, "particles": 5}
 SMALL |= {"least_updates": 20, "most_updates": 100}
@@ -24,20 +27,17 @@ def resident() -> float:
 def main(steps: int = 100_000) -> None:
     """One run of HalfCheetah: networks and buffer as in the preset `paper`, a planner and fits that do little."""
     sizes: list[float] = []
-    tell = Live.episode
 
-    def watched(self: Live, row: dict) -> None:
-        tell(self, row)
+    def remember_size(row: dict[str, Any]) -> None:
         if row["phase"] == "plan":
             sizes.append(resident())
 
-    Live.episode = watched  # type: ignore[assignment,method-assign]
-    began = time.monotonic()
+    start = time.monotonic()
     with tempfile.TemporaryDirectory() as out:
-        capax.train("capax/HalfCheetahVelocity-v0", steps=steps, out=out, settings=SMALL, force=True)
-    grown = max(sizes) - sizes[0]
-    took = time.monotonic() - began
-    print(f"{steps} steps in {took:.0f} s: {sizes[0]:.0f} MiB after the first fit, at most {grown:.0f} MiB more")
+        options: dict[str, Any] = {"preset": "paper", "settings": SMALL, "on_episode": remember_size}
+        capax.train("capax/HalfCheetahVelocity-v0", steps=steps, out=out, **options)
+    growth, seconds = max(sizes) - sizes[0], time.monotonic() - start
+    print(f"{steps} steps in {seconds:.0f} s: {sizes[0]:.0f} MiB after the first fit, at most {growth:.0f} MiB more")
 
 
 if __name__ == "__main__":

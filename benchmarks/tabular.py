@@ -1,4 +1,7 @@
-"""How fast is the tabular part? Ratios, both sides in one run:  python benchmarks/tabular.py [table] [sequence] [sizes]"""
+"""Measures the speed of the tabular part, as ratios of times in one run.
+
+python benchmarks/tabular.py [table] [sequence] [sizes]
+"""
 
 from __future__ import annotations
 
@@ -11,40 +14,40 @@ import jax.random as jr
 import numpy as np
 import scipy.sparse as sp
 
-from capax.agents.tabular import fit
+from capax.agents.tabular import add_counts
 from capax.paper.gridworld import LIMIT, Settings, draw_world, run_worlds
+from capax.runtime.blas_threads import one_blas_thread
 from capax.tabular import CMDP, CountModel, gridworld, neighbour_prior, penalised, solve
 from capax.tabular.sampler import WorldCollector
-from capax.threads import one_blas_thread
 
 KAPPA = 0.01
 """Penalty of the sequence of solves: small enough for nearly all of them to be feasible."""
 
 
-def main(wanted: list[str]) -> None:
+def main(names: list[str]) -> None:
     """Run the named parts, all by default."""
     parts = {"table": table, "sequence": sequence, "sizes": sizes}
     for name, part in parts.items():
-        if not wanted or name in wanted:
+        if not names or name in names:
             part()
 
 
 def table() -> None:
     """The paper's table: 100 worlds × 5 rows × 31 policies, with sampling and evaluation, in two processes."""
     methods = ("0", "0.01", "0.05", "0.1", "adaptive")
-    start, _ = _run(Settings(worlds=2, iterations=1, methods=methods))
-    took, policies = _run(Settings(methods=methods))
+    start_seconds, _ = _run(Settings(worlds=2, iterations=1, methods=methods))
+    seconds, policies = _run(Settings(methods=methods))
     print(
-        f"table: {policies} policies on two processes in {took:.1f} s: {start:.1f} s until they have started, imported "
-        f"and compiled, then {took - start:.1f} s (target: 12 s)"
+        f"table: {policies} policies on two processes in {seconds:.1f} s: {start_seconds:.1f} s until they have started, "
+        f"imported and compiled, then {seconds - start_seconds:.1f} s (target: 12 s)"
     )
 
 
 def _run(settings: Settings) -> tuple[float, int]:
     """Seconds and policies of an experiment."""
-    began = time.perf_counter()
+    start = time.perf_counter()
     policies = sum(len(result.rows) for result in run_worlds(settings))
-    return time.perf_counter() - began, policies
+    return time.perf_counter() - start, policies
 
 
 def sequence() -> None:
@@ -56,36 +59,38 @@ def sequence() -> None:
         "HiGHS, cold": lambda problems: [solve(_build(*p), LIMIT, "highs").reward for p in problems],
         "scipy.optimize.linprog": lambda problems: [_linprog(_build(*p)) for p in problems],
     }
-    took = dict.fromkeys(solvers, 0.0)
+    durations = dict.fromkeys(solvers, 0.0)
     with one_blas_thread():
         for problems in worlds:  # interleaved, so that a slow moment of the machine hits all
             answers = {}
             for name, solver in solvers.items():
-                began = time.perf_counter()
+                start = time.perf_counter()
                 answers[name] = np.array(solver(problems))
-                took[name] += time.perf_counter() - began
+                durations[name] += time.perf_counter() - start
             for name, answer in answers.items():
                 assert np.abs(answer - answers["capax, warm"]).max() < 1e-7, f"{name} found another optimum"
-    count, ours = sum(map(len, worlds)), took["capax, warm"]
-    for name, seconds in took.items():
-        print(f"sequence: {name:24s} {1e3 * seconds / count:7.2f} ms a solve, build included; {seconds / ours:5.1f}×")
+    count, warm_seconds = sum(map(len, worlds)), durations["capax, warm"]
+    for name, seconds in durations.items():
+        print(
+            f"sequence: {name:24s} {1e3 * seconds / count:7.2f} ms a solve, build included; {seconds / warm_seconds:5.1f}×"
+        )
 
 
 def sizes() -> None:
     """One cold solve of a true world of growing size, and how the time grows."""
-    last = None
+    previous = None
     for size in (8, 16, 32, 64):
         cmdp = gridworld(np.random.default_rng(0), size=size).cmdp
         times = []
         for _ in range(3 if size >= 32 else 20):
-            began = time.perf_counter()
+            start = time.perf_counter()
             solution = solve(cmdp, LIMIT)
-            times.append(time.perf_counter() - began)
-        took = min(times)
-        growth = "" if last is None else f", {took / last:4.1f}× the size before"
+            times.append(time.perf_counter() - start)
+        best = min(times)
+        growth = "" if previous is None else f", {best / previous:4.1f}× the size before"
         kind = "sparse" if sp.issparse(cmdp.P) else "dense"
-        print(f"sizes: {size:2d}×{size:<2d} {kind:6s} {1e3 * took:8.1f} ms, return {solution.reward:.4f}{growth}")
-        last = took
+        print(f"sizes: {size:2d}×{size:<2d} {kind:6s} {1e3 * best:8.1f} ms, return {solution.reward:.4f}{growth}")
+        previous = best
     print("sizes: target at 64×64: 2,000 ms")
 
 
@@ -96,7 +101,7 @@ def _problems(number: int) -> list[tuple[Any, ...]]:
     model = CountModel.init(neighbour_prior(world.successors, world.cmdp.A))
     policy, problems, plan = np.full(world.cmdp.r.shape, 1.0 / world.cmdp.A), [], None
     for iteration in range(31):
-        model = fit(model, [collector.collect(_Plays(policy), None, jr.key(iteration))])
+        model = add_counts(model, [collector.collect(_TablePolicyAgent(policy), None, jr.key(iteration))])
         plan = solve(_build(model, world.cmdp), LIMIT, warm=plan)
         policy = plan.policy
         if plan.status == "optimal":
@@ -104,8 +109,8 @@ def _problems(number: int) -> list[tuple[Any, ...]]:
     return problems
 
 
-class _Plays:
-    """An agent that is nothing but its policy."""
+class _TablePolicyAgent:
+    """An agent that only has a policy."""
 
     def __init__(self, policy: np.ndarray) -> None:
         self.policy = policy

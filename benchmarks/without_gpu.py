@@ -1,12 +1,12 @@
-"""Do plans compile for an H200 where there is none, and into how many kernels?
+"""Compiles plans for an H200 on a machine without one, and counts their kernels.
 
-Needs JAX's CUDA plugin (pip install 'jax[cuda12]'), no GPU and no driver. Products and convolutions are not tuned then, and a
-kernel of our own is lowered but not assembled: it is the number of launches that can be learned here, and what they are, not
+Needs JAX's CUDA plugin (pip install 'jax[cuda12]'), no GPU and no driver. Products and convolutions are not tuned then,
+and this project's own kernels are lowered but not assembled: the result is which kernels are launched and how many, not
 how long they take.
 
 python benchmarks/without_gpu.py             plans from states and from images, at the paper's sizes
-python benchmarks/without_gpu.py 3 8         also 3 and 8 of them in one call
-python benchmarks/without_gpu.py --list      with the name and shape of each kernel
+python benchmarks/without_gpu.py 3 8         also 3 and 8 plans in one call
+python benchmarks/without_gpu.py --list      also the name and shape of each kernel
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
-os.environ["JAX_PLATFORMS"] = "cpu"  # what is not compiled is computed here
+os.environ["JAX_PLATFORMS"] = "cpu"  # everything else runs on the CPU
 os.environ["XLA_FLAGS"] = "--xla_gpu_autotune_level=0"
 
 import jax
@@ -26,11 +26,11 @@ import jax.random as jr
 from jax.experimental import topologies
 from jax.sharding import NamedSharding, PartitionSpec
 
-from capax.agents.pets import planning
-from capax.agents.planet import stepping
+from capax.agents.pets import compiled_plan
+from capax.agents.planet import compiled_step
+from capax.cli.bench_work import ACTIONS, CONTROLS, IMAGE, STATES, transitions
 from capax.models import ensemble, rssm
-from capax.presets import IMAGE_PRESETS, PRESETS
-from capax.workload import ACTIONS, CONTROLS, IMAGE, STATES, transitions
+from capax.training.methods import settings_of
 
 H200 = """
 platform_name: "CUDA"
@@ -50,68 +50,73 @@ gpu_device_info {
 LAUNCHED = re.compile(r"%([\w.\-]+) = (\(.*?\)|\S+) (?:fusion|custom-call|copy|conditional|sort)\(")
 
 
-def pretend() -> NamedSharding:
-    """From here on capax finds an H200; the place on it."""
+def pretend_gpu() -> NamedSharding:
+    """Make JAX report an H200; returns where compiled programs are placed."""
     jax.default_backend = lambda: "gpu"
     jax.devices = lambda *_: [SimpleNamespace(compute_capability="9.0", device_kind="NVIDIA H200")]
     topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
     return NamedSharding(topologies.make_mesh(topology, (1,), ("one",)), PartitionSpec())
 
 
-def states() -> tuple[Any, Any]:
-    """A plan from states, and what it is asked with."""
-    settings = PRESETS["paper"]
-    ready, act = planning(settings, STATES, ACTIONS)
+def states_plan() -> tuple[Any, Any]:
+    """A plan from states, and its arguments."""
+    settings = settings_of("cap", "vector", "paper")
+    prepare, act = compiled_plan(settings, STATES, ACTIONS)
     scale = ensemble.scaling(transitions(100))
     params = jax.eval_shape(
-        lambda key: ready((ensemble.init(key, STATES, ACTIONS, settings.ensemble), scale)), jr.key(0)
+        lambda key: prepare((ensemble.init(key, STATES, ACTIONS, settings.ensemble), scale)), jr.key(0)
     )
-    told, warm = jnp.zeros(STATES + 2), jnp.zeros((settings.cem.horizon, ACTIONS))
-    return act.__wrapped__, (jr.key(0), params, told, warm)
+    inputs, warm = jnp.zeros(STATES + 2), jnp.zeros((settings.cem.horizon, ACTIONS))
+    return act.__wrapped__, (jr.key(0), params, inputs, warm)
 
 
-def images() -> tuple[Any, Any]:
-    """A plan from an image."""
-    settings = IMAGE_PRESETS["paper"]
-    ready, step = stepping(settings, IMAGE, CONTROLS)
-    params = jax.eval_shape(lambda key: ready(rssm.init(key, IMAGE[-1], CONTROLS, settings.rssm)), jr.key(0))
-    told = jnp.zeros(IMAGE[0] * IMAGE[1] * IMAGE[2] + 3 * 4, jnp.uint8)
-    return step.__wrapped__, (jr.key(0), params, told, (rssm.start((), settings.rssm), jnp.zeros(CONTROLS)))
+def images_plan() -> tuple[Any, Any]:
+    """A plan from an image, and its arguments."""
+    settings = settings_of("cap", "image", "paper")
+    prepare, step = compiled_step(settings, IMAGE, CONTROLS)
+    params = jax.eval_shape(lambda key: prepare(rssm.init(key, IMAGE[-1], CONTROLS, settings.rssm)), jr.key(0))
+    inputs = jnp.zeros(IMAGE[0] * IMAGE[1] * IMAGE[2] + 3 * 4, jnp.uint8)
+    return step.__wrapped__, (jr.key(0), params, inputs, (rssm.initial_belief((), settings.rssm), jnp.zeros(CONTROLS)))
 
 
-def compiled(function: Any, asked: Any, lanes: int, place: NamedSharding) -> str:
-    """The program as the compiler leaves it."""
-    more = (lanes,) if lanes > 1 else ()
-    shapes = jax.tree.map(lambda x: jax.ShapeDtypeStruct((*more, *x.shape), x.dtype, sharding=place), asked)
-    traced = jax.jit(jax.vmap(function) if more else function).trace(*shapes)
+def compiled_text(function: Any, plan_arguments: Any, lanes: int, sharding: NamedSharding) -> str:
+    """The compiler's final text of a program."""
+    lane_axis = (lanes,) if lanes > 1 else ()
+    shapes = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((*lane_axis, *x.shape), x.dtype, sharding=sharding), plan_arguments
+    )
+    traced = jax.jit(jax.vmap(function) if lane_axis else function).trace(*shapes)
     return traced.lower(lowering_platforms=("cuda",)).compile().as_text()
 
 
 def launches(program: str) -> tuple[list[str], list[str]]:
-    """What is launched outside of the loop over rounds, and in each of them."""
-    parts = {name: body for name, body in re.findall(r"\n(?:ENTRY )?%([\w.\-]+) \((.*?)\n}\n", program, re.DOTALL)}
+    """The kernels launched outside the loop over rounds, and those of each round."""
+    bodies = {name: body for name, body in re.findall(r"\n(?:ENTRY )?%([\w.\-]+) \((.*?)\n}\n", program, re.DOTALL)}
     (loop,) = re.findall(r" while\(.*?body=%([\w.\-]+)", program)
     (entry,) = re.findall(r"\nENTRY %([\w.\-]+) ", program)
     outside, inside = (
-        [f"{name} {re.sub(r'{[0-9,]*}', '', shape)}" for name, shape in LAUNCHED.findall(parts[part])]
+        [f"{name} {re.sub(r'{[0-9,]*}', '', shape)}" for name, shape in LAUNCHED.findall(bodies[part])]
         for part in (entry, loop)
     )
     return outside, inside
 
 
-def main(words: list[str]) -> None:
-    place = pretend()
-    kinds = {"states": (states(), PRESETS["paper"]), "images": (images(), IMAGE_PRESETS["paper"])}
+def main(arguments: list[str]) -> None:
+    sharding = pretend_gpu()
+    kinds = {
+        "states": (states_plan(), settings_of("cap", "vector", "paper")),
+        "images": (images_plan(), settings_of("cap", "image", "paper")),
+    }
     for kind, (plan, settings) in kinds.items():
-        for lanes in (1, *(int(word) for word in words if word.isdigit())):
-            outside, inside = launches(compiled(*plan, lanes, place))
+        for lanes in (1, *(int(word) for word in arguments if word.isdigit())):
+            outside, inside = launches(compiled_text(*plan, lanes, sharding))
             rounds = settings.cem.iterations
             print(
                 f"{kind}, {lanes} in one call: {len(outside)} launches and {rounds} rounds of {len(inside)}, "
                 f"{len(outside) + rounds * len(inside)} in all",
                 flush=True,
             )
-            if "--list" in words:
+            if "--list" in arguments:
                 print("\n".join(["outside:", *outside, "in a round:", *inside]))
 
 

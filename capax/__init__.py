@@ -1,29 +1,77 @@
 """capax: model-based safe reinforcement learning with a conservative and adaptive penalty."""
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import capax.envs as _envs  # noqa: F401  registers the environments
+from capax.core.version import __version__
 
 if TYPE_CHECKING:
-    from capax.evaluation import evaluate
-    from capax.policy import load
-    from capax.training import resume, train
+    from capax.core.contracts import Agent, Logger, PlanningRule, Rule
+    from capax.core.types import Episode, Feedback, Spec
+    from capax.report.runs import report
+    from capax.runs.run import Run
+    from capax.training.evaluate import Evaluation, evaluate
+    from capax.training.methods import Ingredients, Method, register
+    from capax.training.open_run import open_run
+    from capax.training.policy import Policy, load
+    from capax.training.presets import Preset
+    from capax.training.train import resume, train
 
-try:
-    __version__ = version("capax")
-except PackageNotFoundError:  # used from a folder that is not installed
-    __version__ = "0.0.0"
+_HOMES = {
+    "train": "capax.training.train",
+    "resume": "capax.training.train",
+    "load": "capax.training.policy",
+    "evaluate": "capax.training.evaluate",
+    "open_run": "capax.training.open_run",
+    "report": "capax.report.runs",
+    "register": "capax.training.methods",
+    "Method": "capax.training.methods",
+    "Ingredients": "capax.training.methods",
+    "Preset": "capax.training.presets",
+    "Agent": "capax.core.contracts",
+    "Rule": "capax.core.contracts",
+    "PlanningRule": "capax.core.contracts",
+    "Logger": "capax.core.contracts",
+    "Feedback": "capax.core.types",
+    "Episode": "capax.core.types",
+    "Spec": "capax.core.types",
+    "Run": "capax.runs.run",
+    "Policy": "capax.training.policy",
+    "Evaluation": "capax.training.evaluate",
+}
+"""Where each public name is defined. It is imported on first use: JAX takes a second to import."""
 
-__all__ = ["evaluate", "load", "resume", "train"]
-
-
-_HOMES = {"train": "capax.training", "resume": "capax.training", "evaluate": "capax.evaluation", "load": "capax.policy"}
+__all__ = [
+    "Agent",
+    "Episode",
+    "Evaluation",
+    "Feedback",
+    "Ingredients",
+    "Logger",
+    "Method",
+    "PlanningRule",
+    "Policy",
+    "Preset",
+    "Rule",
+    "Run",
+    "Spec",
+    "__version__",
+    "evaluate",
+    "load",
+    "open_run",
+    "register",
+    "report",
+    "resume",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """`train`, `resume`, `load` and `evaluate` on first use: JAX takes a second to import."""
     if name not in _HOMES:
         raise AttributeError(f"module 'capax' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -10,7 +10,9 @@ import pytest
 import scipy.linalg  # noqa: F401  its BLAS must be there to be limited
 from threadpoolctl import threadpool_limits
 
-import capax.cores  # noqa: F401  before a test module computes anything
+from capax.runtime import cpu_devices
+
+cpu_devices.claim()  # before a test module computes anything
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -11,51 +11,57 @@ from typing import Any, NamedTuple
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.agents.tabular import Known, fit, sample_action, uniform_policy
-from capax.tabular.cmdp import CMDP, trusted
+from capax.agents.tabular import KnownWorld, add_counts, sample_action, uniform_policy
+from capax.core.contracts import Agent
+from capax.core.types import AnyNumber, Episode, Key, Metrics, Spec
+from capax.tabular.cmdp import CMDP, replace_unchecked
 from capax.tabular.counts import CountModel, pooled_prior
 from capax.tabular.lp import Solution, solve
-from capax.tabular.margin import believe, best_within, bonus, judge, safest
-from capax.types import Episode, Key, Metrics, Spec
+from capax.tabular.margin import best_policy_within, estimate_cost, exploration_bonus, fit_posterior, safest_policy
 
 
 class CalibratedState(NamedTuple):
-    """What the agent remembers."""
+    """State of the agent."""
 
     model: CountModel
     policy: Float[Array, "S A"]
     warm: Solution | None
     executed: tuple[tuple[Array, float], ...]
-    """The policies played so far, with what they really cost."""
+    """The policies executed so far, with their true costs."""
 
 
 @dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Agent[CalibratedState]):
     """Best return among the policies whose upper cost value Ĵ_c + zσ keeps the limit (see `tabular.margin`)."""
 
-    known: Known
+    world: KnownWorld
     spec: Spec
     successors: Int[Array, "S K"] | None = None
-    """The cell that each direction leads to; if given, the prior takes its shape from how actions turn out elsewhere."""
+    """The cell that each direction leads to. With it, the prior takes its shape from the outcomes of actions elsewhere."""
     z_first: float = 10.0
-    """Standard errors of margin at the first policy, when the model is least to be trusted."""
+    """Standard errors of margin at the first policy, when the model is least reliable."""
     z_last: float = 4.0
     """Standard errors of margin from policy `z_fall` on."""
     z_fall: int = 20
     """Policies over which z falls, linearly."""
     z_none: float = 1.0
-    """Standard errors in the least upper value that is played when no policy keeps the limit with z."""
+    """Standard errors in the upper value that is minimised if no policy keeps the limit with z."""
     explore: float = 0.4
     """Weight of the exploration bonus at the first policy."""
     explore_fall: int = 30
     """Policies over which the bonus falls to 0, linearly."""
 
     @cached_property
-    def blank(self) -> CMDP:
-        return self.known.cmdp(self.spec.gamma)
+    def prior_cmdp(self) -> CMDP:
+        """The world without data."""
+        return self.world.cmdp(self.spec.gamma)
 
     def init(self, key: Key) -> CalibratedState:
-        return CalibratedState(self.known.model(), uniform_policy(self.known.r.shape), None, ())
+        return CalibratedState(self.world.model(), uniform_policy(self.world.r.shape), None, ())
+
+    def example(self, initial: CalibratedState) -> CalibratedState:
+        executed: Any = AnyNumber((initial.policy, 0.0))
+        return initial._replace(warm=self.world.blank_solution(), executed=executed)
 
     def begin(self, state: CalibratedState) -> Float[Array, "S A"]:
         return state.policy
@@ -64,24 +70,28 @@ class Calibrated:
         return sample_action(carry[obs], key), carry, {}
 
     def learn(self, state: CalibratedState, episodes: Sequence[Episode], key: Key) -> tuple[CalibratedState, Metrics]:
-        """Count, correct the prediction by what was paid, then search the best policy within the margin."""
-        known, number = self.known, len(state.executed)
-        model = fit(state.model, episodes)
+        """Count, correct the prediction by the paid costs, then search the best policy within the margin."""
+        world, number = self.world, len(state.executed)
+        model = add_counts(state.model, episodes)
         if self.successors is not None:
             model = model._replace(prior=pooled_prior(model, self.successors))
-        cmdp = trusted(self.blank, P=model.P)
-        belief = believe(cmdp, model.n, state.executed)
+        cmdp = replace_unchecked(self.prior_cmdp, P=model.P)
+        posterior = fit_posterior(cmdp, model.n, state.executed)
         z = self.z_first + (self.z_last - self.z_first) * min(1.0, number / self.z_fall)
         cheapest = solve(cmdp, -math.inf).policy
-        starts = [judge(belief, policy, z) for policy in ([state.policy] if state.executed else []) + [cheapest]]
+        starts = [
+            estimate_cost(posterior, policy, z) for policy in ([state.policy] if state.executed else []) + [cheapest]
+        ]
         if min(start.upper for start in starts) > self.spec.limit:
-            starts.append(safest(belief, z))
-        gain, explore = known.r, self.explore * max(0.0, 1.0 - number / self.explore_fall)
+            starts.append(safest_policy(posterior, z))
+        gain, explore = world.r, self.explore * max(0.0, 1.0 - number / self.explore_fall)
         if explore > 0.0:
             multiplier = state.warm.multiplier if state.warm is not None and state.warm.status == "optimal" else 0.0
-            gain = gain + explore * bonus(belief, state.warm.policy if state.warm else cheapest, multiplier)
-        best, warm = best_within(belief, gain, self.spec.limit, z, starts, state.warm)
-        chosen = safest(belief, self.z_none) if best is None else best
+            gain = gain + explore * exploration_bonus(
+                posterior, state.warm.policy if state.warm else cheapest, multiplier
+            )
+        best, warm = best_policy_within(posterior, gain, self.spec.limit, z, starts, state.warm)
+        chosen = safest_policy(posterior, self.z_none) if best is None else best
         metrics = {"kappa": z, "planned_cost": chosen.cost, "planned_sd": chosen.sd, "feasible": best is not None}
         return CalibratedState(model, chosen.policy, warm, state.executed), metrics
 

@@ -11,34 +11,38 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
-from capax.kappa import Feedback, Rule
-from capax.tabular.cmdp import CMDP, penalised, trusted
+from capax.core.contracts import Agent, PlanningRule
+from capax.core.types import Episode, Feedback, Key, Metrics, Spec
+from capax.tabular.cmdp import CMDP, penalised, replace_unchecked
 from capax.tabular.counts import CountModel
 from capax.tabular.lp import Solution, solve
-from capax.tabular.sampler import action_uniform, draw, thresholds
-from capax.types import Episode, Key, Metrics, Spec
+from capax.tabular.sampler import action_uniform, draw_outcome, thresholds
 
 
-class Known(NamedTuple):
-    """What an agent is told of its world: everything but the transitions."""
+class KnownWorld(NamedTuple):
+    """The part of a world that an agent knows before any data: all but the transitions."""
 
     r: Float[Array, "S A"]
     c: Float[Array, "S A"]
     mu0: Float[Array, " S"]
     prior: Any
-    """Pseudo-counts over the transitions that it deems possible."""
+    """Pseudo-counts of the possible transitions."""
 
     def model(self) -> CountModel:
         """A model without data."""
         return CountModel.init(self.prior, self.r.shape[1])
 
     def cmdp(self, gamma: float) -> CMDP:
-        """The world as it looks without data."""
+        """The world according to the model without data."""
         return CMDP(self.model().P, self.r, self.c, self.mu0, gamma)
+
+    def blank_solution(self) -> Solution:
+        """A solution of the right shapes, as an example for checkpoints."""
+        return Solution(np.zeros(self.r.shape), np.zeros(self.r.shape), 0.0, 0.0, 0.0, "optimal")
 
 
 class TabularState(NamedTuple):
-    """What CAP remembers: the counts, its last plan, and its rule's state."""
+    """State of the agent: the counts, its last plan, and its rule's state."""
 
     model: CountModel
     policy: Float[Array, "S A"]
@@ -47,19 +51,23 @@ class TabularState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TabularCAP:
+class TabularCAP(Agent[TabularState]):
     """CAP by linear programming (Algorithm 1 with Eq. 5)."""
 
-    known: Known
+    world: KnownWorld
     spec: Spec
-    rule: Rule
+    rule: PlanningRule
 
     @cached_property
-    def blank(self) -> CMDP:
-        return self.known.cmdp(self.spec.gamma)
+    def prior_cmdp(self) -> CMDP:
+        """The world without data."""
+        return self.world.cmdp(self.spec.gamma)
 
     def init(self, key: Key) -> TabularState:
-        return TabularState(self.known.model(), uniform_policy(self.known.r.shape), None, self.rule.init())
+        return TabularState(self.world.model(), uniform_policy(self.world.r.shape), None, self.rule.init())
+
+    def example(self, initial: TabularState) -> TabularState:
+        return initial._replace(plan=self.world.blank_solution())
 
     def begin(self, state: TabularState) -> Float[Array, "S A"]:
         return state.policy
@@ -68,9 +76,9 @@ class TabularCAP:
         return sample_action(carry[obs], key), carry, {}
 
     def learn(self, state: TabularState, episodes: Sequence[Episode], key: Key) -> tuple[TabularState, Metrics]:
-        """Count, then solve Eq. 5 with c + κ/√max(n, 1); the rule says how far κ gives way if nothing is feasible."""
-        model = fit(state.model, episodes)
-        cmdp = trusted(self.blank, P=model.P)
+        """Count, then solve Eq. 5 with c + κ/√max(n, 1). While no policy is feasible, the rule relaxes κ."""
+        model = add_counts(state.model, episodes)
+        cmdp = replace_unchecked(self.prior_cmdp, P=model.P)
         u = 1.0 / np.sqrt(np.maximum(model.n, 1.0))
         rule, plan = state.rule, state.plan
         while True:
@@ -83,17 +91,17 @@ class TabularCAP:
         return TabularState(model, plan.policy, plan, rule), metrics
 
     def adapt(self, state: TabularState, episode: Episode) -> tuple[TabularState, Metrics]:
-        if episode.random:  # data, not a policy of the agent
+        if episode.random:  # not a policy of the agent
             return state, {}
         return state._replace(rule=self.rule.update(state.rule, Feedback(episode.paid, self.spec.limit))), {}
 
 
 def uniform_policy(shape: tuple[int, ...]) -> Float[Array, "S A"]:
-    """Every action alike."""
+    """The policy that chooses every action with the same probability."""
     return np.full(shape, 1.0 / shape[1])
 
 
-def fit(model: CountModel, episodes: Sequence[Episode]) -> CountModel:
+def add_counts(model: CountModel, episodes: Sequence[Episode]) -> CountModel:
     """The model with the transitions of these episodes added."""
     for episode in episodes:
         model = model.fit(episode.obs, episode.action, episode.next_obs)
@@ -101,5 +109,5 @@ def fit(model: CountModel, episodes: Sequence[Episode]) -> CountModel:
 
 
 def sample_action(probabilities: Float[Array, " A"], key: Key) -> np.int64:
-    """An action drawn as the compiled sampler draws it."""
-    return draw(thresholds(probabilities), float(action_uniform(key)))
+    """A random action, the same one that the compiled sampler draws with this key."""
+    return draw_outcome(thresholds(probabilities), float(action_uniform(key)))

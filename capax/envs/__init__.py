@@ -1,7 +1,7 @@
 """Gymnasium tasks that capax registers.
 
-The limit and its convention are arguments of the environment, so that they stand in Gymnasium's spec: any environment
-registered with `kwargs={"cost_limit": ..., "discounted": ...}` is a task (`capax.tasks`).
+The cost limit and its convention are arguments of the environment, so that Gymnasium's spec holds them. Any environment
+that is registered with `kwargs={"cost_limit": ..., "discounted": ...}` is a task (see `capax.envs.catalogue`).
 """
 
 import gymnasium as gym

@@ -1,14 +1,14 @@
-"""A dot that must go around a hazard to reach its goal: a task of pictures that a small model learns in minutes.
+"""A dot that must go around a hazard to its goal: a task with image observations that a small model learns in minutes.
 
 Places are (x, y) in pixels of the 64×64 picture, y downwards. The dot moves by SPEED times the action, within the
-picture. It starts on the left, the goal is 48 pixels to the right, and the hazard lies on the straight line between them,
-a bit below its middle: the shorter way around leads above it. A step earns a tenth of the distance that the dot came
-nearer to the goal, so that an episode earns a tenth of the first distance less the last,
+picture. It starts on the left. The goal is 48 pixels to the right. The hazard lies on the straight line between them, a
+bit below its middle: the shorter way around leads above it. A step earns a tenth of the distance by which the dot came
+nearer to the goal. So an episode earns a tenth of the first distance less the last,
 
     Σ r = (|p_0 − g| − |p_T − g|) / 10 ≤ |p_0 − g| / 10 ≈ 4.8,
 
-whichever way the dot took. A step that ends with the dot's middle in the hazard costs 1. The straight way takes 16 steps
-and costs 4 to 6; the way around takes 17.
+whichever way the dot took. A step that ends with the dot's centre in the hazard costs 1. The straight way takes 16
+steps and costs 4 to 6. The way around takes 17 steps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
-from capax.errors import InputError
+from capax.core.errors import InputError
 
 SIDE = 64
 """Pixels of the picture's side."""
@@ -29,26 +29,26 @@ JITTER = 2.0
 """The start is uniform in START ± JITTER, in x and in y."""
 RADIUS, GOAL_RADIUS, HAZARD_RADIUS = 6.0, 6.0, 9.0
 SPEED = 3.0
-"""Pixels that a step moves the dot at most, in x and in y."""
+"""Pixels that a step can move the dot, in x and in y."""
 REWARD = 0.1
-"""For each pixel that the dot came nearer to the goal."""
+"""Reward for each pixel that the dot came nearer to the goal."""
 STEPS = 50
-"""Of an episode."""
+"""Steps of an episode."""
 GROUND, BLUE, GREEN, RED = (
     np.array(colour) for colour in ((235, 235, 235), (20, 60, 230), (30, 180, 60), (230, 40, 30))
 )
-"""Of nothing, the dot, the goal and the hazard."""
-ENLARGED = 4
+"""Colours of the ground, the dot, the goal and the hazard."""
+ZOOM = 4
 """Side of a pixel in a rendered picture."""
 
 
 def inside(place: Array) -> bool:
-    """Whether the middle of a dot at `place` is in the hazard."""
+    """Whether the centre of a dot at `place` is in the hazard."""
     return bool(np.hypot(*(place - HAZARD)) < HAZARD_RADIUS)
 
 
 def paint(picture: Array, place: Array, radius: float, colour: Array) -> None:
-    """Draw a disc into `picture` `[64, 64, 3]`; a pixel at its edge takes as much of the colour as it is covered."""
+    """Draw a disc into `picture` `[64, 64, 3]`. A pixel at its edge is mixed with the share of it that is covered."""
     first = np.maximum(np.floor(place - radius).astype(int) - 1, 0)
     (left, top), (right, bottom) = first.tolist(), (np.ceil(place + radius).astype(int) + 1).tolist()
     patch = picture[top:bottom, left:right]
@@ -58,7 +58,7 @@ def paint(picture: Array, place: Array, radius: float, colour: Array) -> None:
 
 
 class Dot(gym.Env[Array, Array]):
-    """The dot; observation a picture of 64×64×3 bytes, action a velocity (right, down) in [-1, 1]²."""
+    """The dot: observation an image of 64×64×3 bytes, action a velocity (right, down) in [-1, 1]²."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
@@ -91,13 +91,13 @@ class Dot(gym.Env[Array, Array]):
         return self.observation(), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        before, moved = self.place, SPEED * np.clip(np.asarray(action, np.float64), -1.0, 1.0)
-        self.place = np.clip(before + moved, RADIUS, SIDE - RADIUS)
-        nearer = np.hypot(*(before - GOAL)) - np.hypot(*(self.place - GOAL))
-        return self.observation(), REWARD * float(nearer), False, False, {"cost": float(inside(self.place))}
+        before, move = self.place, SPEED * np.clip(np.asarray(action, np.float64), -1.0, 1.0)
+        self.place = np.clip(before + move, RADIUS, SIDE - RADIUS)
+        approach = np.hypot(*(before - GOAL)) - np.hypot(*(self.place - GOAL))
+        return self.observation(), REWARD * float(approach), False, False, {"cost": float(inside(self.place))}
 
     def render(self) -> Any:
         """The observation, enlarged."""
         if self.render_mode is None:
             return None
-        return self.observation().repeat(ENLARGED, axis=0).repeat(ENLARGED, axis=1)
+        return self.observation().repeat(ZOOM, axis=0).repeat(ZOOM, axis=1)

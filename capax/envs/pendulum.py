@@ -1,13 +1,13 @@
-"""A pendulum that a motor turns round and round, under a limit on its speed: what does haste cost?
+"""A pendulum that a motor turns round and round, under a limit on its squared speed.
 
-The angle θ is 0 when upright. The motor is stronger than gravity, so that any speed can be held:
+The angle θ is 0 when upright. The motor is stronger than gravity, so it can hold any speed:
 
     θ̇' = θ̇ + (g sin θ + u) δ,   θ' = θ + θ̇' δ,   r = θ̇',   c = θ̇'².
 
-The limit d is on Σ c over the T = 200 steps of an episode, so no policy within it earns more than Σ θ̇ ≤ √(T d)
-(Cauchy and Schwarz; `best_return`), which is 400 at d = 800: a steady 2 rad/s, where the motor could do 8. Gravity speeds
-the pendulum up on its way down and slows it on its way up; to keep the limit and yet come near it, that must be learned
-and balanced.
+The limit d is on Σ c over the T = 200 steps of an episode. So no policy within it earns more than Σ θ̇ ≤ √(T d) (Cauchy
+and Schwarz; see `best_return`). This is 400 at d = 800: a steady 2 rad/s, where the motor could reach 8. Gravity speeds
+the pendulum up on its way down and slows it on its way up. A policy must learn to balance this to come near the bound
+without passing the limit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
-from capax.errors import InputError
+from capax.core.errors import InputError
 
 DELTA = 0.05
 """Seconds of a step."""
@@ -30,9 +30,9 @@ TORQUE = 15.0
 LIMIT = 800.0
 """On the sum of an episode's squared speeds, in (rad/s)²."""
 STEPS = 200
-"""Of an episode."""
+"""T, the steps of an episode."""
 TOP_SPEED = 8.0
-"""The motor cannot turn faster, in rad/s."""
+"""The greatest speed, in rad/s."""
 NOISE = 0.05
 """The start is uniform in π ± NOISE, at a speed in ±NOISE."""
 SIDE = 200
@@ -40,12 +40,12 @@ SIDE = 200
 
 
 def best_return(*, limit: float = LIMIT, steps: int = STEPS) -> float:
-    """The most that a policy within the limit can earn:  Σ θ̇ ≤ √(T Σ θ̇²) ≤ √(T d), and no speed is above TOP_SPEED."""
+    """Upper bound on the return within the limit:  Σ θ̇ ≤ √(T Σ θ̇²) ≤ √(T d), and no speed is above TOP_SPEED."""
     return float(min(np.sqrt(steps * limit), TOP_SPEED * steps))
 
 
 class PendulumSpeed(gym.Env[Array, Array]):
-    """The pendulum; observation `[cos θ, sin θ, θ̇]`, action in [-1, 1] times TORQUE."""
+    """The pendulum: observation `[cos θ, sin θ, θ̇]`, action in [-1, 1] times TORQUE."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
 
@@ -69,19 +69,19 @@ class PendulumSpeed(gym.Env[Array, Array]):
         return self.observation(), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        pushed = GRAVITY * np.sin(self.theta) + TORQUE * float(np.clip(action, -1.0, 1.0)[0])
-        self.speed = float(np.clip(self.speed + pushed * DELTA, -TOP_SPEED, TOP_SPEED))
+        acceleration = GRAVITY * np.sin(self.theta) + TORQUE * float(np.clip(action, -1.0, 1.0)[0])
+        self.speed = float(np.clip(self.speed + acceleration * DELTA, -TOP_SPEED, TOP_SPEED))
         self.theta += self.speed * DELTA
         return self.observation(), self.speed, False, False, {"cost": self.speed**2}
 
     def render(self) -> Any:
-        """The rod and its bob, which is blue, or red while it is faster than the limit allows for long."""
+        """The rod and its bob: blue, or red while it is faster than the limit allows on average."""
         if self.render_mode is None:
             return None
-        at = np.linspace(-1.4, 1.4, SIDE)
-        right, up = np.meshgrid(at, -at)
+        axis = np.linspace(-1.4, 1.4, SIDE)
+        right, up = np.meshgrid(axis, -axis)
         x, y = np.sin(self.theta), np.cos(self.theta)
-        along = np.clip(right * x + up * y, 0.0, 1.0)  # the rod's point that is nearest to each pixel
+        along = np.clip(right * x + up * y, 0.0, 1.0)  # the point of the rod that is nearest to each pixel
         picture = np.full((SIDE, SIDE, 3), 255, np.uint8)
         picture[np.hypot(right - along * x, up - along * y) <= 0.04] = (120, 120, 120)
         picture[np.hypot(right, up) <= 0.08] = (60, 60, 60)

@@ -1,4 +1,4 @@
-"""Gymnasium's CarRacing, seen at 64×64, where a skidding wheel is the cost: how fast can one drive without a skid?"""
+"""Gymnasium's CarRacing with 64×64 images, where a skidding wheel is the cost."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
-from capax.checks import shown, whole
-from capax.errors import InputError
+from capax.core.checks import short_repr, whole
+from capax.core.errors import InputError
 
-_importing = threading.Lock()
+_import_lock = threading.Lock()
 DRAWINGS = ("fast", "plain")
 FPS = 50
-"""Frames of a second of the game."""
-LEAST, MOST = np.array([-1.0, 0.0, 0.0]), np.ones(3)
-"""Of the steering, the gas and the brake that the game knows."""
+"""Frames per second of the game."""
+ACTION_LOW, ACTION_HIGH = np.array([-1.0, 0.0, 0.0]), np.ones(3)
+"""Bounds of the game's own action: steering, gas and brake."""
 
 
 def skids(wheels: Any) -> bool:
-    """Whether the last frame pulled at any wheel with more than twice the force that its tyre can hold.
+    """Whether any wheel skids: in the last frame the force on it was more than twice what its tyre can hold.
 
-    Gymnasium marks such a wheel with where its skid began or with the trail that it leaves, whether drawn or not, and
-    clears both in the first frame that is not.
+    Gymnasium marks such a wheel with the place where its skid began, or with the trail that it leaves, whether it draws
+    them or not. It clears both in the first frame without a skid.
     """
     return any(wheel.skid_start is not None or wheel.skid_particle is not None for wheel in wheels)
 
 
 class CarRacingSkid(gym.Env[Array, Array]):
-    """CarRacing-v3, its physics and rewards unchanged, with `info["cost"]` 1 where any wheel skidded.
+    """CarRacing-v3 with its physics and rewards unchanged, and `info["cost"]` 1 if any wheel skidded.
 
-    An action is held for `action_repeat` frames, or until the game ends: the reward is their sum, and the cost the
-    greatest of theirs. `info["rewards"]` has the frames' own, and `info["frames"]` says how many were played. Actions are
-    in [-1, 1]; a gas or brake below 0 is none. The observation is the 600×400 frame that a user sees, score and trails
-    included, at 64×64; `drawing="plain"` averages the frame itself, `"fast"` draws the same picture much sooner. Only
-    what is observed is drawn, and no display is needed.
+    An action is held for `action_repeat` frames, or until the game ends. The reward is the sum over these frames, the
+    cost is the greatest of them. `info["rewards"]` has the reward of each frame, and `info["frames"]` their number.
+    Actions are in [-1, 1]; gas or brake below 0 means none. The observation is the 600×400 frame that a user sees, with
+    score and trails, at 64×64. `drawing="plain"` averages the frame itself; `"fast"` draws the same picture in less
+    time. Only what is observed is drawn, and no display is needed.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": FPS // 2}
@@ -54,12 +54,12 @@ class CarRacingSkid(gym.Env[Array, Array]):
         render_mode: str | None = None,
     ) -> None:
         if render_mode not in (None, "rgb_array"):
-            raise InputError(f"render_mode is {shown(render_mode)}: choose rgb_array or None.")
+            raise InputError(f"render_mode is {short_repr(render_mode)}: choose rgb_array or None.")
         if drawing not in DRAWINGS:
-            raise InputError(f"drawing is {shown(drawing)}: choose {' or '.join(DRAWINGS)}.")
+            raise InputError(f"drawing is {short_repr(drawing)}: choose {' or '.join(DRAWINGS)}.")
         self.action_repeat = whole("action_repeat", action_repeat)
         self.game = _game()
-        from capax.envs import racing_picture  # needs what _game has just found
+        from capax.envs import racing_picture  # imports Box2D and pygame, which _game has checked
 
         self.reduced, self.painter = racing_picture.reduced, racing_picture.Painter(self.game)
         self.cost_limit, self.discounted, self.drawing = cost_limit, discounted, drawing
@@ -75,18 +75,18 @@ class CarRacingSkid(gym.Env[Array, Array]):
         return self._observation(), {}
 
     def step(self, action: Array) -> tuple[Array, float, bool, bool, dict[str, Any]]:
-        held = np.clip(np.asarray(action, np.float64), LEAST, MOST)
+        game_action = np.clip(np.asarray(action, np.float64), ACTION_LOW, ACTION_HIGH)
         rewards: list[float] = []
         cost, terminated = 0.0, False
         while len(rewards) < self.action_repeat and not terminated:
-            _, reward, terminated, _, info = self.game.step(held)
+            _, reward, terminated, _, info = self.game.step(game_action)
             rewards.append(float(reward))
             cost = max(cost, float(skids(self.game.car.wheels)))
         info = {**info, "cost": cost, "rewards": rewards, "frames": len(rewards)}
         return self._observation(), sum(rewards), terminated, False, info
 
     def render(self) -> Any:
-        """The 600×400 frame."""
+        """The 600×400 frame that Gymnasium draws."""
         return self._frame() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -100,13 +100,13 @@ class CarRacingSkid(gym.Env[Array, Array]):
 
 
 def _game() -> Any:
-    """A CarRacing-v3 that does not draw as it steps."""
+    """A CarRacing-v3 that draws nothing in a step."""
     try:
-        with _importing, warnings.catch_warnings():  # one lane at a time
-            warnings.simplefilter("ignore")  # what SWIG made of Box2D warns, and crashes where warnings are errors
+        with _import_lock, warnings.catch_warnings():  # one lane at a time
+            warnings.simplefilter("ignore")  # the import of Box2D warns, and crashes where warnings are errors
             importlib.import_module("gymnasium.envs.box2d.car_racing")
         game: Any = gym.make("CarRacing-v3", disable_env_checker=True).unwrapped
     except (ImportError, gym.error.DependencyNotInstalled) as error:
         raise InputError("CarRacing-v3 needs Box2D and pygame: run pip install 'gymnasium[box2d]'.") from error
-    game._render = lambda mode: None  # it draws an observation of its own in every frame
+    game._render = lambda mode: None  # otherwise it draws its own observation in every frame
     return game

@@ -1,4 +1,4 @@
-"""Which observation and action spaces can capax handle, and what to do about others?"""
+"""Checks of observation and action spaces; a space that capax cannot handle is refused with advice."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
-from capax.errors import InputError
+from capax.core.errors import InputError
 
 SIDE = 64
 """Pixels of an image's side."""
 
 
 def image_shape(space: Any, name: str) -> tuple[int, ...] | None:
-    """Of an image that the convolutions take; None where observations are no images."""
+    """The shape of image observations, or None if observations are no images."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return None
     if space.shape[:2] != (SIDE, SIDE) or space.shape[2] not in (1, 3):
@@ -23,8 +23,8 @@ def image_shape(space: Any, name: str) -> tuple[int, ...] | None:
             f"{name} has images of shape {space.shape}: make them ({SIDE}, {SIDE}, 3) or ({SIDE}, {SIDE}, 1), for "
             f"instance with gymnasium.wrappers.ResizeObservation(env, ({SIDE}, {SIDE}))."
         )
-    within = np.min(space.low) >= 0.0 and np.max(space.high) <= 1.0
-    if space.dtype != np.uint8 and not (np.issubdtype(space.dtype, np.floating) and within):
+    in_unit_range = np.min(space.low) >= 0.0 and np.max(space.high) <= 1.0
+    if space.dtype != np.uint8 and not (np.issubdtype(space.dtype, np.floating) and in_unit_range):
         raise InputError(
             f"{name} has images of {space.dtype} between {np.min(space.low):g} and {np.max(space.high):g}: give uint8, or "
             "floats from 0 to 1."
@@ -33,7 +33,7 @@ def image_shape(space: Any, name: str) -> tuple[int, ...] | None:
 
 
 def observation_size(space: Any, name: str) -> int:
-    """Numbers of a flat observation."""
+    """The number of values of a flat observation."""
     if not isinstance(space, spaces.Box):
         raise InputError(
             f"{name} has {type(space).__name__} observations: wrap it in gymnasium.wrappers.FlattenObservation."
@@ -49,15 +49,15 @@ def observation_size(space: Any, name: str) -> int:
 
 
 def action_bounds(space: Any, name: str) -> tuple[Array, Array]:
-    """Least and greatest of each number of an action."""
-    wanted = "give an environment whose actions are a Box of floats with finite low and high."
+    """The lower and the upper bound of each component of an action."""
+    advice = "give an environment whose actions are a Box of floats with finite low and high."
     if not isinstance(space, spaces.Box):
-        raise InputError(f"{name} has {type(space).__name__} actions: {wanted}")
+        raise InputError(f"{name} has {type(space).__name__} actions: {advice}")
     if not np.issubdtype(space.dtype, np.floating):
-        raise InputError(f"{name} has {space.dtype} actions: {wanted}")
+        raise InputError(f"{name} has {space.dtype} actions: {advice}")
     low, high = (np.asarray(bound, np.float64).ravel() for bound in (space.low, space.high))
     if low.size == 0:
-        raise InputError(f"{name} has empty actions: {wanted}")
+        raise InputError(f"{name} has empty actions: {advice}")
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        raise InputError(f"{name} has unbounded actions: {wanted}")
+        raise InputError(f"{name} has unbounded actions: {advice}")
     return low, high

@@ -1,4 +1,4 @@
-"""Gymnasium's MuJoCo robots with their speed as the cost: how fast may it run on average?"""
+"""Gymnasium's MuJoCo robots with their speed as the cost."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any
 import gymnasium as gym
 from numpy import ndarray as Array
 
-from capax.errors import InputError
+from capax.core.errors import InputError
 
 
 class Velocity(gym.Env[Array, Array]):
-    """A robot of Gymnasium, unchanged, whose speed over the ground is in `info["cost"]`.
+    """A robot of Gymnasium, unchanged, with its speed over the ground in `info["cost"]`.
 
-    The speed is |v_x|, or √(v_x² + v_y²) where the robot moves in a plane. `robot` is Gymnasium's id and `options` are
-    its arguments. `cost_limit` and `discounted` (γ = .99) say what an agent is held to; the robot does not know them.
+    The speed is |v_x|, or √(v_x² + v_y²) if the robot moves in a plane. `robot` is Gymnasium's id and `options` are its
+    arguments. `cost_limit` and `discounted` (γ = .99) are the limit of the task; the robot itself does not use them.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["human", "rgb_array", "depth_array", "rgbd_tuple"]}
@@ -24,10 +24,10 @@ class Velocity(gym.Env[Array, Array]):
         self, robot: str, cost_limit: float, discounted: bool = True, render_mode: str | None = None, **options: Any
     ) -> None:
         try:
-            made = gym.make(robot, render_mode=render_mode, disable_env_checker=True, **options)
+            wrapped = gym.make(robot, render_mode=render_mode, disable_env_checker=True, **options)
         except (ImportError, gym.error.DependencyNotInstalled) as error:
             raise InputError(f"{robot} needs MuJoCo: run pip install 'gymnasium[mujoco]'.") from error
-        self.robot: gym.Env[Array, Array] = made.unwrapped
+        self.robot: gym.Env[Array, Array] = wrapped.unwrapped
         self.cost_limit, self.discounted = cost_limit, discounted
         self.observation_space, self.action_space = self.robot.observation_space, self.robot.action_space
         self.metadata = self.robot.metadata  # each robot has its own frame rate

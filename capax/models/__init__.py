@@ -1,1 +1,1 @@
-"""Models that learn the world from data: `init`, `fit` and `rollout` each."""
+"""Models that learn the world from data: each has `init`, `fit` (or `update`) and `rollout`."""

@@ -1,4 +1,4 @@
-"""How are images halved and doubled, in a form whose gradient is fast on a CPU too?"""
+"""Convolutions that halve and double images. Their gradients are fast on a CPU too."""
 
 from __future__ import annotations
 
@@ -11,88 +11,106 @@ from jax import Array
 from jaxtyping import Float
 
 
-def halved(x: Float[Array, "N h w i"], kernel: Float[Array, "4 4 i o"]) -> Float[Array, "N _ _ o"]:
-    """A convolution of stride 2 without padding, as one of stride 1 over 2×2 blocks: its gradient has no holes in it,
-    which a CPU is slow at."""
-    return _conv(blocks(x), blocked(kernel), 0)
+def downsample(x: Float[Array, "N h w i"], kernel: Float[Array, "4 4 i o"]) -> Float[Array, "N _ _ o"]:
+    """A convolution of stride 2 without padding, as one of stride 1 over 2×2 blocks.
+
+    The gradient of a strided convolution has holes in it, which are slow on a CPU. This form has none.
+    """
+    return conv(to_blocks(x), block_kernel(kernel), 0)
 
 
-def blocks(x: Float[Array, "N h w i"]) -> Float[Array, "N h/2 w/2 4*i"]:
-    """2×2 pixels as one."""
+def to_blocks(x: Float[Array, "N h w i"]) -> Float[Array, "N h/2 w/2 4*i"]:
+    """Put the channels of each 2×2 block of pixels into one pixel."""
     N, h, w, i = x.shape
     h, w = h // 2, w // 2
     return x[:, : 2 * h, : 2 * w].reshape(N, h, 2, w, 2, i).swapaxes(2, 3).reshape(N, h, w, 4 * i)
 
 
-def blocked(kernel: Float[Array, "4 4 i o"]) -> Float[Array, "2 2 4*i o"]:
-    """A kernel for such blocks."""
+def block_kernel(kernel: Float[Array, "4 4 i o"]) -> Float[Array, "2 2 4*i o"]:
+    """The kernel of a convolution over such blocks."""
     *_, i, o = kernel.shape
     return kernel.reshape(2, 2, 2, 2, i, o).swapaxes(1, 2).reshape(2, 2, 4 * i, o)
 
 
-def halved_ready(x: Float[Array, "N h w i"], kernel: Float[Array, "o 2 2 4*i"]) -> Float[Array, "N _ _ o"]:
-    """What `halved` makes, of a kernel that is blocked already, with its outputs first: a GPU need not move it before."""
-    return jax.lax.conv_general_dilated(blocks(x), kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "OHWI", "NHWC"))
+def downsample_blocked(x: Float[Array, "N h w i"], kernel: Float[Array, "o 2 2 4*i"]) -> Float[Array, "N _ _ o"]:
+    """`downsample` with a kernel that is blocked already and has its outputs first.
+
+    A GPU need not transpose such a kernel before each convolution.
+    """
+    layout = ("NHWC", "OHWI", "NHWC")
+    return jax.lax.conv_general_dilated(to_blocks(x), kernel, (1, 1), "VALID", dimension_numbers=layout)
 
 
-def doubled(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
-    """A transposed convolution of stride 2,  y[2m + p] = Σ_a x[m − a] w[2a + p],  as a convolution for each parity p."""
+def upsample(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+    """A transposed convolution of stride 2, as one convolution for each parity p.
+
+    y[2m + p] = Σ_a x[m − a] w[2a + p]
+    """
     N, h, w, i = x.shape
     k, o = kernel.shape[0], kernel.shape[-1]
-    whole = jnp.pad(kernel, ((0, 6 - k), (0, 6 - k), (0, 0), (0, 0)))
-    taps = whole.reshape(3, 2, 3, 2, i, o)[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5).reshape(3, 3, i, 4 * o)
-    y = _conv(x, taps, 2).reshape(N, h + 2, w + 2, 2, 2, o).swapaxes(2, 3).reshape(N, 2 * h + 4, 2 * w + 4, o)
+    padded = jnp.pad(kernel, ((0, 6 - k), (0, 6 - k), (0, 0), (0, 0)))
+    taps = padded.reshape(3, 2, 3, 2, i, o)[::-1, :, ::-1].transpose(0, 2, 4, 1, 3, 5).reshape(3, 3, i, 4 * o)
+    y = conv(x, taps, 2).reshape(N, h + 2, w + 2, 2, 2, o).swapaxes(2, 3).reshape(N, 2 * h + 4, 2 * w + 4, o)
     return y[:, : 2 * h - 2 + k, : 2 * w - 2 + k]
 
 
-def _conv(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"], padding: int) -> Float[Array, "N _ _ o"]:
-    """A convolution of stride 1; on a CPU with a gradient of our own, since XLA's is slow there."""
+def conv(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"], padding: int) -> Float[Array, "N _ _ o"]:
+    """A convolution of stride 1. On a CPU it has its own gradient, since XLA's is slow there."""
     x = jnp.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)))
-    return (by_images if jax.default_backend() == "cpu" else plain)(x, kernel)
+    return (conv_imagewise if jax.default_backend() == "cpu" else xla_conv)(x, kernel)
 
 
-def plain(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+def xla_conv(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
     """XLA's convolution of stride 1, without padding."""
     return jax.lax.conv_general_dilated(x, kernel, (1, 1), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def by_twos(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+def xla_conv_stride2(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
     """XLA's convolution of stride 2, without padding."""
     return jax.lax.conv_general_dilated(x, kernel, (2, 2), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
-def strided(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
-    """A convolution of stride 2 without padding, of any kernel; for few channels, where `halved` gains nothing."""
-    return (twos_by_images if jax.default_backend() == "cpu" else by_twos)(x, kernel)
+def conv_stride2(x: Float[Array, "N h w i"], kernel: Float[Array, "k k i o"]) -> Float[Array, "N _ _ o"]:
+    """A convolution of stride 2 without padding, with any kernel size.
+
+    For few channels, where `downsample` gains nothing.
+    """
+    return (conv_stride2_imagewise if jax.default_backend() == "cpu" else xla_conv_stride2)(x, kernel)
 
 
-def image_by_image(convolve: Callable[[Any, Any], Any], stride: int) -> Callable[[Any, Any], Any]:
-    """The same convolution, whose kernel's gradient is summed image by image: the patches of one image stay in the cache."""
+def with_imagewise_gradient(convolve: Callable[[Any, Any], Any], stride: int) -> Callable[[Any, Any], Any]:
+    """The same convolution with the kernel's gradient summed image by image.
+
+    The patches of one image stay in the CPU's cache.
+    """
 
     @jax.custom_vjp
-    def made(x: Any, kernel: Any) -> Any:
+    def convolution(x: Any, kernel: Any) -> Any:
         return convolve(x, kernel)
 
     def forward(x: Any, kernel: Any) -> tuple[Any, Any]:
         return convolve(x, kernel), (x, kernel)
 
-    def backward(seen: Any, g: Float[Array, "N h w o"]) -> tuple[Any, Any]:
-        x, kernel = seen
+    def backward(inputs: Any, g: Float[Array, "N h w o"]) -> tuple[Any, Any]:
+        x, kernel = inputs
         k, (h, w, o) = len(kernel), g.shape[1:]
-        down, across = (slice(stride * (n - 1) + 1) for n in (h, w))
+        row_span, column_span = (slice(stride * (n - 1) + 1) for n in (h, w))
 
-        def add(total: Any, at: Any) -> tuple[Any, None]:
-            image, slope = at
-            taps = [image[a:, b:][down, across][::stride, ::stride] for a in range(k) for b in range(k)]
+        def add(total: Any, image_and_g: Any) -> tuple[Any, None]:
+            image, image_g = image_and_g
+            taps = [image[a:, b:][row_span, column_span][::stride, ::stride] for a in range(k) for b in range(k)]
             patches = jnp.concatenate(taps, -1).reshape(h * w, -1)
-            return total + slope.reshape(h * w, o).T @ patches, None  # the other way round is slower
+            return total + image_g.reshape(h * w, o).T @ patches, None  # the transposed product is slower
 
         total, _ = jax.lax.scan(add, jnp.zeros((o, kernel[..., 0].size), g.dtype), (x, g))
-        (towards,) = jax.vjp(lambda x: convolve(x, kernel), x)[1](g)
-        return towards, total.T.reshape(kernel.shape)
+        (x_gradient,) = jax.vjp(lambda x: convolve(x, kernel), x)[1](g)
+        return x_gradient, total.T.reshape(kernel.shape)
 
-    made.defvjp(forward, backward)
-    return made
+    convolution.defvjp(forward, backward)
+    return convolution
 
 
-by_images, twos_by_images = image_by_image(plain, 1), image_by_image(by_twos, 2)
+conv_imagewise, conv_stride2_imagewise = (
+    with_imagewise_gradient(xla_conv, 1),
+    with_imagewise_gradient(xla_conv_stride2, 2),
+)

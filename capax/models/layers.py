@@ -1,4 +1,4 @@
-"""Which layers is the model of images made of, and in which type do models multiply?"""
+"""Layers of the models, and the type that their matrix products are computed in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Dense(eqx.Module):
 
 
 class Conv(eqx.Module):
-    """A convolution, or a transposed one, of stride 2 without padding; its kernel is `[k, k, in, out]`."""
+    """Kernel `[k, k, in, out]` and bias of a convolution, or of a transposed one, without padding."""
 
     w: Float[Array, "k k in out"]
     b: Float[Array, " out"]
@@ -30,28 +30,30 @@ class GRU(eqx.Module):
     """A gated recurrent unit."""
 
     x: Dense
+    """Reads the input."""
     h: Dense
+    """Reads the state."""
 
     def __call__(self, x: Float[Array, "... X"], h: Float[Array, "... H"]) -> Float[Array, "... H"]:
-        return self.mixed(self.x(x), self.h(h), h)
+        return self.combine(self.x(x), self.h(h), h)
 
     @staticmethod
-    def mixed(
-        of_x: Float[Array, "... 3H"], of_h: Float[Array, "... 3H"], h: Float[Array, "... H"]
+    def combine(
+        x_gates: Float[Array, "... 3H"], h_gates: Float[Array, "... 3H"], h: Float[Array, "... H"]
     ) -> Float[Array, "... H"]:
-        """The same, from what its two layers give."""
-        (r_x, z_x, n_x), (r_h, z_h, n_h) = (jnp.split(part, 3, -1) for part in (of_x, of_h))
+        """The next state, from the outputs of the two layers."""
+        (r_x, z_x, n_x), (r_h, z_h, n_h) = (jnp.split(part, 3, -1) for part in (x_gates, h_gates))
         r, z = jax.nn.sigmoid(r_x + r_h), jax.nn.sigmoid(z_x + z_h)
         n = jnp.tanh(n_x + r * n_h)
         return (1.0 - z) * n + z * h
 
 
 class Members(eqx.Module):
-    """Networks from (h, a) to the next s, stacked; the action enters every layer."""
+    """Networks that predict the next s from (h, a), stacked along E. The action enters every layer."""
 
     layers: tuple[Dense, ...]
 
 
-def type_of(products: str) -> str:
-    """The type that is meant by auto on this machine."""
+def product_dtype(products: str) -> str:
+    """The type of the matrix products. `auto` is bfloat16 on a GPU and float32 elsewhere."""
     return ("bfloat16" if jax.default_backend() == "gpu" else "float32") if products == "auto" else products

@@ -1,8 +1,8 @@
-"""What will be seen, earned and paid, given only images? A recurrent state-space model (PlaNet) with a cost head.
+"""Recurrent state-space model (PlaNet) with a cost head: predicts rewards and costs from images alone.
 
 A belief is a deterministic part h, carried by a GRU, and a stochastic part s. `observe` filters images into beliefs,
-`imagine` runs on without them, `loss` trains everything on sequences. A few small networks that predict the next s from (h, a)
-disagree where the data are thin: their variance is the uncertainty u.
+`rssm_rollout` imagines without images, `loss` trains all parts on sequences. A few small networks predict the next s
+from (h, a) and disagree where data are rare: their variance is the uncertainty u.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,67 +22,67 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float, UInt8
 
-from capax.checks import above_0, between, room, settle, whole, word
-from capax.frames import Drawn
-from capax.models.convolution import blocked, doubled, halved, halved_ready
+from capax.core.checks import check_size
+from capax.core.settings import Above, Between, OneOf, Whole, settle
+from capax.core.types import Key
+from capax.data.image_episodes import ImageBatch
+from capax.models.convolution import block_kernel, downsample, downsample_blocked, upsample
 from capax.models.layers import GRU, Conv, Dense, Members
-from capax.types import Key
 
-GREYS = 32
-"""Levels that an image is reduced to (5 bits, as PlaNet does): finer ones are noise to be modelled."""
+GREY_LEVELS = 32
+"""Levels that an image is reduced to (5 bits, as in PlaNet). Finer levels are noise, not worth learning."""
 
 
 @dataclass(frozen=True)
 class RSSMSettings:
-    """Sizes and training of the model; the defaults are PlaNet's and the paper's where nothing else is said."""
+    """Sizes and training of the model. The defaults are PlaNet's and the paper's, unless a field says otherwise."""
 
-    deter: int = 200
-    """Size of h."""
-    stoch: int = 30
-    """Size of s."""
-    hidden: int = 200
+    deter: Annotated[int, Whole()] = 200
+    """Size of h, the deterministic part of a belief."""
+    stoch: Annotated[int, Whole()] = 30
+    """Size of s, the stochastic part of a belief."""
+    hidden: Annotated[int, Whole()] = 200
     """Units of a hidden layer."""
-    depth: int = 32
-    """Channels of the first convolution; later ones have twice as many each."""
-    min_sd: float = 0.1
-    """Least deviation of s."""
-    free_nats: float = 3.0
-    """Information about an image that costs nothing."""
-    members: int = 5
-    """Networks whose disagreement is the uncertainty."""
-    multiplier: float = 1000.0
-    """m in 1[logit + κ·m·u > 0]: with the floor u is some .01 where data are dense, so that κ = .1 is a logit there, and κ = 1
-    are ten, as careful as the paper's. Without it u is 1e-4, and m is 10,000 (published code; its table says 100,000)."""
-    floor: float = 0.1
-    """Least deviation in u, in quadrature: a cost is mistaken for other reasons too than that the members disagree. 0, with
-    multiplier 10,000: the paper's u."""
-    batch: int = 16
+    depth: Annotated[int, Whole()] = 32
+    """Channels of the first convolution. Each later one has twice as many as the one before."""
+    min_sd: Annotated[float, Above()] = 0.1
+    """Smallest standard deviation of s."""
+    free_nats: Annotated[float, Between(0.0, 1e9)] = 3.0
+    """Information (nats per image) that costs nothing in the loss."""
+    members: Annotated[int, Whole()] = 5
+    """Number of networks whose disagreement is the uncertainty."""
+    multiplier: Annotated[float, Above()] = 1000.0
+    """m in 1[logit + κ·m·u > 0]. With the floor, u is about 0.01 where data are dense: κ = 0.1 then adds 1 to the
+    logit, and κ = 1 adds 10, as careful as in the paper. With floor 0, u is about 1e-4, and the published code has
+    m = 10,000 (its table says 100,000)."""
+    floor: Annotated[float, Between(0.0, 1e9)] = 0.1
+    """Smallest standard deviation in u, added in quadrature. Costs are mispredicted for other reasons too, not only
+    where members disagree. The paper's u has floor 0 with multiplier 10,000."""
+    batch: Annotated[int, Whole()] = 16
     """Sequences drawn per gradient step (PlaNet: 50)."""
-    chunk: int = 12
+    chunk: Annotated[int, Whole()] = 12
     """Steps of a sequence (PlaNet: 50)."""
-    updates: int = 100
+    updates: Annotated[int, Whole()] = 100
     """Gradient steps per episode."""
-    emphasis: float = 100.0
-    """How often the errors of reward and cost count in the loss, where an image counts once. 1: the paper."""
-    learning_rate: float = 1e-3
-    """Of Adam."""
-    adam_epsilon: float = 1e-4
-    """Of Adam."""
-    gradient: float = 1000.0
-    """Largest norm of a gradient."""
-    products: str = "auto"
-    """Matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32 elsewhere)."""
+    signal_weight: Annotated[float, Above()] = 100.0
+    """Weight of the reward and cost errors in the loss; an image has weight 1. The paper has 1."""
+    learning_rate: Annotated[float, Above()] = 1e-3
+    """Adam's learning rate."""
+    adam_epsilon: Annotated[float, Above()] = 1e-4
+    """Adam's ε, added to the root of the second moment."""
+    gradient: Annotated[float, Above()] = 1000.0
+    """Largest norm of a gradient; larger ones are scaled down to it."""
+    products: Annotated[str, OneOf("auto", "float32", "bfloat16")] = "auto"
+    """Type of the matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32
+    elsewhere)."""
 
     def __post_init__(self) -> None:
-        settle(self, whole, "deter", "stoch", "hidden", "depth", "members", "batch", "chunk", "updates")
-        settle(self, above_0(1e9), "min_sd", "learning_rate", "adam_epsilon", "gradient", "multiplier", "emphasis")
-        settle(self, between(0.0, 1e9), "free_nats", "floor")
-        settle(self, partial(word, choices=("auto", "float32", "bfloat16")), "products")
-        room(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # of the first convolution
+        settle(self)
+        check_size(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # outputs of the first convolution
 
 
 class RSSM(eqx.Module):
-    """All parameters."""
+    """All parameters of the model."""
 
     encoder: tuple[Conv, ...]
     decoder_in: Dense
@@ -97,18 +97,19 @@ class RSSM(eqx.Module):
 
 
 class Belief(NamedTuple):
-    """What is known of the world's state."""
+    """The model's estimate of the world's state."""
 
     h: Float[Array, "... H"]
     s: Float[Array, "... S"]
 
     @property
     def feature(self) -> Float[Array, "... H+S"]:
+        """h and s in one array."""
         return jnp.concatenate([self.h, self.s], -1)
 
 
 class Gaussian(NamedTuple):
-    """Independent normals."""
+    """Independent normal distributions."""
 
     mean: Float[Array, "... S"]
     sd: Float[Array, "... S"]
@@ -125,25 +126,28 @@ class Losses(NamedTuple):
 
 
 def init(key: Key, channels: int, action_dim: int, settings: RSSMSettings) -> RSSM:
-    """Uniform weights within 1/√in."""
+    """Weights drawn uniformly from ±1/√in, zero biases."""
     keys = iter(jr.split(key, 32))
     H, S, A, U, D = settings.deter, settings.stoch, action_dim, settings.hidden, settings.depth
 
     def dense(i: int, o: int) -> Dense:
         return Dense(_uniform(next(keys), (i, o), i), jnp.zeros(o))
 
-    def conv(k: int, i: int, o: int, fan: int) -> Conv:
-        return Conv(_uniform(next(keys), (k, k, i, o), fan), jnp.zeros(o))
+    def conv(k: int, i: int, o: int, fan_in: int) -> Conv:
+        return Conv(_uniform(next(keys), (k, k, i, o), fan_in), jnp.zeros(o))
 
     def stacked(i: int, o: int) -> Dense:
         return Dense(_uniform(next(keys), (settings.members, i, o), i), jnp.zeros((settings.members, 1, o)))
 
-    widths = [channels, D, 2 * D, 4 * D, 8 * D]
-    back = [32 * D, 4 * D, 2 * D, D, channels]
+    encoder_widths = [channels, D, 2 * D, 4 * D, 8 * D]
+    decoder_widths = [32 * D, 4 * D, 2 * D, D, channels]
     return RSSM(
-        encoder=tuple(conv(4, i, o, 16 * i) for i, o in pairwise(widths)),
+        encoder=tuple(conv(4, i, o, 16 * i) for i, o in pairwise(encoder_widths)),
         decoder_in=dense(H + S, 32 * D),
-        decoder=tuple(conv(k, i, o, k * k * i // 4) for k, i, o in zip((5, 5, 6, 6), back[:-1], back[1:], strict=True)),
+        decoder=tuple(
+            conv(k, i, o, k * k * i // 4)
+            for k, i, o in zip((5, 5, 6, 6), decoder_widths[:-1], decoder_widths[1:], strict=True)
+        ),
         embed=dense(S + A, H),
         gru=GRU(dense(H, 3 * H), dense(H, 3 * H)),
         prior=(dense(H, U), dense(U, 2 * S)),
@@ -154,90 +158,97 @@ def init(key: Key, channels: int, action_dim: int, settings: RSSMSettings) -> RS
     )
 
 
-def _uniform(key: Key, shape: tuple[int, ...], fan: int) -> Float[Array, ...]:
-    bound = 1.0 / np.sqrt(fan)
+def _uniform(key: Key, shape: tuple[int, ...], fan_in: int) -> Float[Array, ...]:
+    bound = 1.0 / np.sqrt(fan_in)
     return jr.uniform(key, shape, minval=-bound, maxval=bound)
 
 
-def start(batch: tuple[int, ...], settings: RSSMSettings) -> Belief:
-    """Before the first image of an episode."""
+def initial_belief(batch: tuple[int, ...], settings: RSSMSettings) -> Belief:
+    """The belief before the first image of an episode."""
     return Belief(jnp.zeros((*batch, settings.deter)), jnp.zeros((*batch, settings.stoch)))
 
 
-def quantised(image: UInt8[Array, "*B 64 64 C"]) -> Float[Array, "*B 64 64 C"]:
-    """In 32 levels, centred: within [−½, ½)."""
-    return jnp.floor(image.astype(jnp.float32) * (GREYS / 256.0)) / GREYS - 0.5
+def quantise(image: UInt8[Array, "*B 64 64 C"]) -> Float[Array, "*B 64 64 C"]:
+    """An image in 32 levels, centred: within [−½, ½)."""
+    return jnp.floor(image.astype(jnp.float32) * (GREY_LEVELS / 256.0)) / GREY_LEVELS - 0.5
 
 
-def between_levels(key: Key, shape: tuple[int, ...]) -> Float[Array, ...]:
-    """Evenly drawn from (0, 1), in 256 steps: four of them from one random word, which take longer to draw than to use."""
+def dequantisation_noise(key: Key, shape: tuple[int, ...]) -> Float[Array, ...]:
+    """Uniform noise in (0, 1), in 256 steps.
+
+    One random word gives four values, since drawing words takes longer than using them.
+    """
     words = jr.bits(key, (-(-math.prod(shape) // 4),))
-    grains = jax.lax.bitcast_convert_type(words, jnp.uint8).ravel()[: math.prod(shape)]
-    return (grains.reshape(shape).astype(jnp.float32) + 0.5) / 256.0
+    values = jax.lax.bitcast_convert_type(words, jnp.uint8).ravel()[: math.prod(shape)]
+    return (values.reshape(shape).astype(jnp.float32) + 0.5) / 256.0
 
 
-def seeing(net: RSSM) -> RSSM:
-    """The parts that `see` and `filtered` read, made once per fit: kernels are as `halved_ready` reads them."""
+def prepare_filter(net: RSSM) -> RSSM:
+    """The parameters that `encode_image` and `filter_step` read, prepared once per fit.
+
+    Kernels are laid out as `downsample_blocked` reads them.
+    """
     net = eqx.tree_at(lambda n: (n.decoder_in, n.decoder, n.reward, n.cost, n.members), net, (None,) * 5)
-    kernels = [jnp.moveaxis(blocked(layer.w), -1, 0) for layer in net.encoder]
-    return eqx.tree_at(lambda n: [layer.w for layer in n.encoder], net, kernels)
+    blocked_kernels = [jnp.moveaxis(block_kernel(layer.w), -1, 0) for layer in net.encoder]
+    return eqx.tree_at(lambda n: [layer.w for layer in n.encoder], net, blocked_kernels)
 
 
-def see(net: RSSM, x: Float[Array, "64 64 C"]) -> Float[Array, " E"]:
-    """What `encode` makes of one image, from what `seeing` made."""
-    return _encoded(net, x[None], halved_ready)[0]
+def encode_image(net: RSSM, x: Float[Array, "64 64 C"]) -> Float[Array, " E"]:
+    """`encode` of one image, with the parameters of `prepare_filter`."""
+    return _encode(net, x[None], downsample_blocked)[0]
 
 
 def encode(net: RSSM, x: Float[Array, "N 64 64 C"]) -> Float[Array, "N E"]:
-    """Four convolutions of stride 2: 64, 31, 14, 6, 2."""
-    return _encoded(net, x, halved)
+    """Features of images. Four convolutions of stride 2: 64, 31, 14, 6, 2 pixels."""
+    return _encode(net, x, downsample)
 
 
-def _encoded(net: RSSM, x: Float[Array, "N 64 64 C"], convolve: Any) -> Float[Array, "N E"]:
+def _encode(net: RSSM, x: Float[Array, "N 64 64 C"], convolve: Any) -> Float[Array, "N E"]:
     for layer in net.encoder:
         x = jax.nn.relu(convolve(x, layer.w) + layer.b)
     return x.reshape(x.shape[0], -1)
 
 
 def decode(net: RSSM, feature: Float[Array, "N H+S"]) -> Float[Array, "N 64 64 C"]:
-    """Four transposed convolutions of stride 2: 1, 5, 13, 30, 64."""
-    first, *later = net.decoder
+    """Images from beliefs. Four transposed convolutions of stride 2: 1, 5, 13, 30, 64 pixels."""
+    first, *others = net.decoder
     k, _, i, o = first.w.shape
-    x = net.decoder_in(feature) @ first.w.transpose(2, 0, 1, 3).reshape(i, -1)  # of a single point, a product
+    x = net.decoder_in(feature) @ first.w.transpose(2, 0, 1, 3).reshape(i, -1)  # one pixel: a matrix product
     x = x.reshape(-1, k, k, o) + first.b
-    for layer in later:
-        x = doubled(jax.nn.relu(x), layer.w) + layer.b
+    for layer in others:
+        x = upsample(jax.nn.relu(x), layer.w) + layer.b
     return x
 
 
 def head(layers: tuple[Dense, ...], feature: Float[Array, "... H+S"]) -> Float[Array, ...]:
-    """A number for each belief."""
+    """One number per belief: the reward, or the cost or its logit."""
     *hidden, last = layers
     for layer in hidden:
         feature = jax.nn.relu(layer(feature))
     return last(feature)[..., 0]
 
 
-def forward(
+def prior_step(
     net: RSSM, belief: Belief, action: Float[Array, "... A"], min_sd: float
 ) -> tuple[Float[Array, "... H"], Gaussian]:
-    """The next h, and what s may be before the image is seen."""
+    """The next h, and the distribution of s before its image."""
     x = jax.nn.relu(net.embed(jnp.concatenate([belief.s, action], -1)))
     h = net.gru(x, belief.h)
     return h, gaussian(net.prior, h, min_sd)
 
 
 def gaussian(layers: tuple[Dense, Dense], x: Float[Array, "... X"], min_sd: float) -> Gaussian:
-    return gaussian_of(layers, layers[0](x), min_sd)
+    """Mean and standard deviation of s from a network of two layers."""
+    return gaussian_from_hidden(layers, layers[0](x), min_sd)
 
 
-def gaussian_of(layers: tuple[Dense, Dense], hidden: Float[Array, "... U"], min_sd: float) -> Gaussian:
-    """The same, from what the first layer gives."""
+def gaussian_from_hidden(layers: tuple[Dense, Dense], hidden: Float[Array, "... U"], min_sd: float) -> Gaussian:
+    """The same, from the output of the first layer."""
     mean, raw = jnp.split(layers[1](jax.nn.relu(hidden)), 2, -1)
     return Gaussian(mean, jax.nn.softplus(raw) + min_sd)
 
 
-def filtered(
+def filter_step(
     net: RSSM,
     belief: Belief,
     action: Float[Array, "... A"],
@@ -246,8 +257,8 @@ def filtered(
     *,
     min_sd: float,
 ) -> tuple[Belief, Gaussian, Gaussian]:
-    """The belief after an action and the image that came of it, with the prior and the posterior of s."""
-    h, prior = forward(net, belief, action, min_sd)
+    """The belief after an action and the image that follows it, with the prior and the posterior of s."""
+    h, prior = prior_step(net, belief, action, min_sd)
     posterior = gaussian(net.posterior, jnp.concatenate([h, embedded], -1), min_sd)
     return Belief(h, posterior.mean + posterior.sd * noise), prior, posterior
 
@@ -260,42 +271,42 @@ def observe(
     noise: Float[Array, "T B S"],
     min_sd: float,
 ) -> tuple[Belief, Gaussian, Gaussian]:
-    """`filtered` over T steps; everything comes back with a leading T.
+    """`filter_step` over T steps. Every result has a leading T.
 
-    Only what needs the last belief goes step by step: the products of actions and images are taken at once.
+    Only what depends on the last belief runs step by step. The products with actions and images are computed at once.
     """
     H, S = (part.shape[-1] for part in belief)
-    moved = actions @ net.embed.w[S:] + net.embed.b
-    told = embedded @ net.posterior[0].w[H:] + net.posterior[0].b
+    action_part = actions @ net.embed.w[S:] + net.embed.b
+    image_part = embedded @ net.posterior[0].w[H:] + net.posterior[0].b
 
-    def step(belief: Belief, at: Any) -> tuple[Belief, tuple[Belief, Gaussian]]:
-        moved, told, noise = at
-        h = net.gru(jax.nn.relu(belief.s @ net.embed.w[:S] + moved), belief.h)
-        posterior = gaussian_of(net.posterior, h @ net.posterior[0].w[:H] + told, min_sd)
+    def step(belief: Belief, parts: Any) -> tuple[Belief, tuple[Belief, Gaussian]]:
+        action_part, image_part, noise = parts
+        h = net.gru(jax.nn.relu(belief.s @ net.embed.w[:S] + action_part), belief.h)
+        posterior = gaussian_from_hidden(net.posterior, h @ net.posterior[0].w[:H] + image_part, min_sd)
         belief = Belief(h, posterior.mean + posterior.sd * noise)
         return belief, (belief, posterior)
 
-    _, (beliefs, posterior) = jax.lax.scan(step, belief, (moved, told, noise))
+    _, (beliefs, posterior) = jax.lax.scan(step, belief, (action_part, image_part, noise))
     return beliefs, gaussian(net.prior, beliefs.h, min_sd), posterior
 
 
 def disagreement(
     members: Members, h: Float[Array, "M H"], action: Float[Array, "M A"]
 ) -> tuple[Float[Array, "E M S"], Float[Array, " M"]]:
-    """What each member expects of the next s, and their variance (n − 1), in the mean over its dimensions: u(h, a)."""
-    x = h
+    """The members' predictions of the next s, and their variance (n − 1) averaged over its dimensions: u(h, a)."""
+    predicted = h
     for number, layer in enumerate(members.layers):
-        X = x.shape[-1]
-        x = x @ layer.w[:, :X] + (action @ layer.w[:, X:] + layer.b)  # [E M S]
+        width = predicted.shape[-1]
+        predicted = predicted @ layer.w[:, :width] + (action @ layer.w[:, width:] + layer.b)  # [E M S]
         if number < len(members.layers) - 1:
-            x = jax.nn.relu(x)
-    ddof = 1 if x.shape[0] > 1 else 0
-    return x, x.var(0, ddof=ddof).mean(-1)
+            predicted = jax.nn.relu(predicted)
+    ddof = 1 if predicted.shape[0] > 1 else 0
+    return predicted, predicted.var(0, ddof=ddof).mean(-1)
 
 
-def uncertainty(disagreed: Float[Array, ...], settings: RSSMSettings) -> Float[Array, ...]:
-    """What κ multiplies:  m · (u + floor²)."""
-    return settings.multiplier * (disagreed + settings.floor**2)
+def uncertainty(variance: Float[Array, ...], settings: RSSMSettings) -> Float[Array, ...]:
+    """The uncertainty that κ multiplies:  m · (u + floor²)."""
+    return settings.multiplier * (variance + settings.floor**2)
 
 
 def kl(p: Gaussian, q: Gaussian) -> Float[Array, ...]:
@@ -304,49 +315,56 @@ def kl(p: Gaussian, q: Gaussian) -> Float[Array, ...]:
     return 0.5 * (ratio + jnp.square((p.mean - q.mean) / q.sd) - 1.0 - jnp.log(ratio)).sum(-1)
 
 
-def followed(net: RSSM, data: Drawn, key: Key, settings: RSSMSettings) -> tuple[Any, Any, Belief, Gaussian, Gaussian]:
-    """The images of some pieces, the actions before them `[L+1, B, A]`, and what is believed after each."""
+def infer_beliefs(
+    net: RSSM, data: ImageBatch, key: Key, settings: RSSMSettings
+) -> tuple[Any, Any, Belief, Gaussian, Gaussian]:
+    """Beliefs after each image of some pieces of episodes.
+
+    Returns the images, the actions before them `[L+1, B, A]`, the beliefs, and the prior and posterior of s.
+    """
     B, L = data.reward.shape
     k_noise, k_grey = jr.split(key)
-    image = quantised(jnp.asarray(data.image))
-    x = image + between_levels(k_grey, image.shape) / GREYS
+    image = quantise(jnp.asarray(data.image))
+    x = image + dequantisation_noise(k_grey, image.shape) / GREY_LEVELS
     embedded = encode(net, x.reshape(B * (L + 1), *x.shape[2:])).reshape(B, L + 1, -1).swapaxes(0, 1)
-    actions = jnp.pad(data.action, ((0, 0), (1, 0), (0, 0))).swapaxes(0, 1)  # [L+1 B A], nothing before the first image
+    actions = jnp.pad(data.action, ((0, 0), (1, 0), (0, 0))).swapaxes(0, 1)  # [L+1 B A], zeros before the first image
     noise = jr.normal(k_noise, (L + 1, B, settings.stoch))
-    belief, prior, posterior = observe(net, start((B,), settings), actions, embedded, noise, settings.min_sd)
+    belief, prior, posterior = observe(net, initial_belief((B,), settings), actions, embedded, noise, settings.min_sd)
     return x, actions, belief, prior, posterior
 
 
 def loss(
     net: RSSM,
-    data: Drawn,
+    data: ImageBatch,
     binary: Bool[Array, ""],
     key: Key,
     settings: RSSMSettings,
 ) -> tuple[Float[Array, ""], Losses]:
-    """Images, rewards and costs as they are decoded from the posterior, and what images tell beyond the prior.
+    """Errors of decoded images, rewards and costs, the KL of posterior and prior, and the members' errors.
 
-    Squared errors are summed over pixels. The first image of a piece has no action before it: the belief begins at nothing
-    there, so it is decoded but its KL is not counted.
+    Squared errors are summed over pixels. The first image of a piece has no action before it: the belief there starts
+    from zeros, so the image is decoded but its KL does not count.
     """
     B, L = data.reward.shape
-    x, actions, belief, prior, posterior = followed(net, data, key, settings)
+    x, actions, belief, prior, posterior = infer_beliefs(net, data, key, settings)
     feature = belief.feature  # [L+1 B H+S]
-    seen = decode(net, feature.reshape((L + 1) * B, -1)).reshape(L + 1, B, *x.shape[2:])
-    pixels = jnp.square(seen - x.swapaxes(0, 1)).sum((2, 3, 4)).mean()
+    decoded = decode(net, feature.reshape((L + 1) * B, -1)).reshape(L + 1, B, *x.shape[2:])
+    pixels = jnp.square(decoded - x.swapaxes(0, 1)).sum((2, 3, 4)).mean()
     reward = jnp.square(head(net.reward, feature[1:]) - data.reward.T).mean()
     logit = head(net.cost, feature[1:])
     cost = jnp.where(binary, jax.nn.softplus(logit) - data.cost.T * logit, jnp.square(logit - data.cost.T)).mean()
-    told = jnp.maximum(kl(Gaussian(*(p[1:] for p in posterior)), Gaussian(*(p[1:] for p in prior))), settings.free_nats)
+    kl_loss = jnp.maximum(
+        kl(Gaussian(*(p[1:] for p in posterior)), Gaussian(*(p[1:] for p in prior))), settings.free_nats
+    )
     h, s = (jax.lax.stop_gradient(part) for part in belief)
-    expected, _ = disagreement(net.members, h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
-    apart = jnp.square(expected - s[1:].reshape(L * B, -1)).mean((1, 2)).sum()
-    parts = Losses(pixels, reward, cost, told.mean(), apart)
-    return pixels + settings.emphasis * (reward + cost) + parts.kl + apart, parts
+    predicted, _ = disagreement(net.members, h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
+    member_loss = jnp.square(predicted - s[1:].reshape(L * B, -1)).mean((1, 2)).sum()
+    parts = Losses(pixels, reward, cost, kl_loss.mean(), member_loss)
+    return pixels + settings.signal_weight * (reward + cost) + parts.kl + member_loss, parts
 
 
 def optimiser(settings: RSSMSettings) -> optax.GradientTransformation:
-    """Adam behind a clipped gradient."""
+    """Adam with gradient clipping."""
     return optax.chain(
         optax.clip_by_global_norm(settings.gradient), optax.adam(settings.learning_rate, eps=settings.adam_epsilon)
     )
@@ -354,9 +372,9 @@ def optimiser(settings: RSSMSettings) -> optax.GradientTransformation:
 
 @partial(jax.jit, static_argnames="settings")
 def update(
-    net: RSSM, memory: Any, data: Drawn, binary: Bool[Array, ""], key: Key, settings: RSSMSettings
+    net: RSSM, optimiser_state: Any, data: ImageBatch, binary: Bool[Array, ""], key: Key, settings: RSSMSettings
 ) -> tuple[RSSM, Any, Losses]:
     """One gradient step."""
     grads, parts = jax.grad(loss, has_aux=True)(net, data, binary, key, settings)
-    steps, memory = optimiser(settings).update(grads, memory)
-    return optax.apply_updates(net, steps), memory, parts
+    steps, optimiser_state = optimiser(settings).update(grads, optimiser_state)
+    return optax.apply_updates(net, steps), optimiser_state, parts

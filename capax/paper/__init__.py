@@ -1,1 +1,1 @@
-"""The paper's experiments, one file each, with its numbers beside ours."""
+"""The paper's experiments, one file each, with the paper's numbers for comparison."""

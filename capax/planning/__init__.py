@@ -1,1 +1,1 @@
-"""Planners; they know no network, only what a model imagines."""
+"""Planners. They import no network and read only what a model imagines."""

@@ -1,4 +1,4 @@
-"""How does a run's progress come to be on disk whole, and how is the newest whole one found again?
+"""Checkpoints: a run's progress, written whole, and the newest whole one found again.
 
 `checkpoints/` holds the two newest states, a file each, and `buffer.log`, which only grows: a state says how much of it is
 its own. The log is on the disk before the state that needs it, and a state has its name only when all of it is.
@@ -12,18 +12,17 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from capax import __version__
-from capax.errors import Damaged, InputError
-from capax.loop import Progress
-from capax.runs import folder, tensors, tree
-from capax.types import Episode, Record
+from capax.core.checks import error_text, one_line
+from capax.core.errors import Damaged, InputError
+from capax.core.loop import Progress
+from capax.core.types import Record
+from capax.runs import archive, folder, state
+from capax.runs.config import FORMAT, FREE, RunConfig
+from capax.runs.state import StateLike, StateReader
 
 FOLDER, LOG = "checkpoints", "buffer.log"
-FORMAT = 1
 KEPT = 2
 """Newest states that are kept."""
-FREE = ("steps", "version", "commit", "device")
-"""What may change in the settings of a run that goes on."""
 
 
 class Saved(NamedTuple):
@@ -31,7 +30,7 @@ class Saved(NamedTuple):
 
     progress: Progress
     row: dict[str, Any] | None
-    """Of the last episode; None before the first one."""
+    """The last episode's row; None before the first one."""
     version: str
     """Of the capax that wrote it."""
 
@@ -42,55 +41,52 @@ class Checkpoints:
     def __init__(self, run: Path) -> None:
         self.folder = run / FOLDER
         self._rows = 0
-        """Transitions that the log has seen."""
+        """Transitions that the log holds."""
         self._bytes = 0
-        """Of the log, that belong to the newest checkpoint."""
+        """Bytes of the log that belong to the newest checkpoint."""
 
     def clear(self) -> None:
-        """Forget an earlier run."""
+        """Delete the checkpoints of an earlier run."""
         for path in self.folder.glob("*"):
             path.unlink()
 
-    def save(self, progress: Progress, row: Mapping[str, Any] | None, config: Mapping[str, Any]) -> None:
-        """Add a checkpoint; the third newest goes."""
+    def save(self, progress: Progress, row: Mapping[str, Any] | None, config: RunConfig) -> None:
+        """Add a checkpoint; the third newest is deleted."""
         if not self.folder.exists():
             self.folder.mkdir()
             folder.sync(self.folder.parent)
-        buffer = tree.buffer_of(progress.state)
+        buffer = state.buffer_of(progress.state)
         if buffer is not None:
-            self._log(buffer)
+            self._append(buffer)
         arrays: dict[str, Any] = {}
-        said = {
+        content = {
             "format": FORMAT,
-            "version": __version__,
-            "settings": dict(config),
+            "version": config.version,
+            "settings": config.as_dict(),
             "number": progress.number,
             "steps": progress.steps,
             "log": self._bytes,
             "row": row,
-            "state": tree.flatten(progress.state, arrays),
-            "fresh": tree.flatten(list(progress.fresh), arrays),
+            "state": state.flatten(progress.state, arrays),
+            "fresh": [state.flatten(episode, arrays) for episode in progress.fresh],
         }
-        with folder.whole(self.folder / f"episode-{progress.number:06d}.safetensors") as file:
-            tensors.write(file, arrays, json.dumps(said, allow_nan=False))
+        with folder.atomic(self.folder / f"episode-{progress.number:06d}.safetensors") as file:
+            archive.write(file, arrays, json.dumps(content, allow_nan=False))
         for old in self.names()[KEPT:]:
             old.unlink()
 
     def names(self) -> list[Path]:
         """The checkpoints, newest first."""
-        found = [path for path in self.folder.glob("episode-*.safetensors") if path.stem[8:].isdecimal()]
-        return sorted(found, key=lambda path: (len(path.name), path.name), reverse=True)
+        paths = [path for path in self.folder.glob("episode-*.safetensors") if path.stem[8:].isdecimal()]
+        return sorted(paths, key=lambda path: (len(path.name), path.name), reverse=True)
 
     @property
     def number(self) -> int:
-        """Episodes that the newest checkpoint has seen, whole or not; 0 without one."""
+        """Episodes before the newest checkpoint, whole or not; 0 without one."""
         return max((int(path.stem[8:]) for path in self.names()), default=0)
 
-    def newest(self, config: Mapping[str, Any], like: Any) -> tuple[Saved | None, list[str]]:
-        """The newest whole checkpoint, to go on from, and warnings; damaged ones are set aside. None if there is none.
-
-        `like` is a state with the shapes that this run's has.
-        """
+    def newest(self, config: RunConfig, like: StateLike) -> tuple[Saved | None, list[str]]:
+        """The newest whole checkpoint and warnings; damaged ones are set aside. None if there is none."""
         warnings: list[str] = []
         for path in self.folder.glob(".episode-*"):
             path.unlink()  # of a process that was stopped while it wrote
@@ -108,70 +104,89 @@ class Checkpoints:
             return saved, warnings
         if names:
             raise InputError(
-                f"no checkpoint in {self.folder} is whole ({warnings[0].rstrip('.')}): restore one, or train anew "
-                "with --force."
+                f"no checkpoint in {self.folder} is whole ({warnings[0].rstrip('.')}): restore one, or retrain with --force."
             )
         return None, warnings
 
-    def _log(self, buffer: Any) -> None:
-        """Append what the log has not seen; whatever an interrupted writing left behind its end is overwritten."""
+    def _append(self, buffer: Any) -> None:
+        """Append to the log what it does not hold; what an interrupted write left behind its end is overwritten."""
         log = self.folder / LOG
         if self._bytes and buffer.added == self._rows:
             return
         with log.open("r+b" if log.exists() else "w+b") as file:
             file.seek(self._bytes)
             file.truncate()
-            wrote = sum(
-                tensors.write(file, arrays, json.dumps({"added": added})) for arrays, added in buffer.since(self._rows)
+            size = sum(
+                archive.write(file, arrays, json.dumps({"added": added})) for arrays, added in buffer.since(self._rows)
             )
             file.flush()
             os.fsync(file.fileno())
-        self._rows, self._bytes = buffer.added, self._bytes + wrote
+        self._rows, self._bytes = buffer.added, self._bytes + size
 
 
-def read(path: Path, config: Mapping[str, Any], like: Any, *, log: bool = True) -> tuple[Saved, int, int]:
-    """A checkpoint, the transitions in its part of the log, and the bytes of that; without `log` the buffer stays empty."""
+def read(
+    path: Path, config: RunConfig, like: StateLike, *, log: bool = True, part: str | None = None
+) -> tuple[Saved, int, int]:
+    """A checkpoint, the transitions in its part of the log, and the bytes of that part.
+
+    Without `log` the buffer stays empty. With `part`, only this field of the state is restored, and `like` is like it.
+    """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            arrays, text, taken = tensors.read(file, size)
+            arrays, text, length = archive.read(file, size)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
-    if taken != size:
-        raise Damaged("it goes on behind its end")
+    if length != size:
+        raise Damaged("it continues behind its end")
+    content = _content(path, text)
     try:
-        said = json.loads(text)
+        changed = _changed(content["settings"], config.as_dict())
+        if changed:
+            names = one_line(", ".join(sorted(changed)), 160)
+            raise InputError(f"{path} belongs to other settings ({names}) than config.json: restore that file.")
+        number, steps, log_bytes, row = (content[name] for name in ("number", "steps", "log", "row"))
+        version = one_line(content["version"], 40)
+        if not all(type(n) is int and 0 <= n < 2**53 for n in (number, steps, log_bytes)) or not isinstance(
+            row, dict | None
+        ):
+            raise Damaged("its counts are no counts, or its row is no row")
+        json.dumps(row, allow_nan=False)  # it may be written to episodes.jsonl
+        rows = 0
+
+        def buffer(count: int, added: int) -> Any:
+            nonlocal rows
+            rows, empty = added, state.buffer_of(like.example)
+            return read_log(path.parent / LOG, log_bytes, count, added, type(empty)) if log else empty
+
+        reader = StateReader(arrays, buffer)
+        payload = content["state"] if part is None else content["state"]["fields"][part]
+        restored = state.restore(payload, like, reader)
+        episodes = content["fresh"] if part is None else ()
+        fresh = tuple(state.restore_episode(episode, reader, config) for episode in episodes)
+    except (Damaged, InputError):
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise Damaged(f"it holds no progress of a run, {error_text(error)}") from None
+    return Saved(Progress(number, steps, restored, fresh), row, version), rows, log_bytes
+
+
+def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Names of settings that differ and must not. The length of an episode may have become known since."""
+    free = {*FREE, "episode_steps", "capacity"} if before["episode_steps"] is None else {*FREE}
+    return [name for name in {*before, *now} - free if before.get(name) != now.get(name)]
+
+
+def _content(path: Path, text: str) -> dict[str, Any]:
+    """The JSON of a checkpoint of this format."""
+    try:
+        content = json.loads(text)
     except (ValueError, RecursionError):
         raise Damaged("its text is no JSON") from None
-    if not isinstance(said, dict) or said.get("format") != FORMAT:
-        version = said.get("version") if isinstance(said, dict) else None
-        raise InputError(f"{path} was written by capax {version}, which this one ({__version__}) cannot read.")
-    try:
-        changed = [n for n in {*said["settings"], *config} - {*FREE} if said["settings"].get(n) != config.get(n)]
-        if changed:
-            raise InputError(
-                f"{path} belongs to other settings ({', '.join(sorted(changed))}) than config.json: restore that file."
-            )
-        number, steps, length, row = said["number"], said["steps"], said["log"], said["row"]
-        if not all(type(n) is int and n >= 0 for n in (number, steps, length)) or not isinstance(row, dict | None):
-            raise Damaged("its numbers are none")
-        seen = 0
-
-        def logged(count: int, added: int) -> Any:
-            nonlocal seen
-            seen, empty = added, tree.buffer_of(like)
-            if empty is None:
-                raise Damaged("it has a buffer, which this run's agent has not")
-            return read_log(path.parent / LOG, length, count, added, type(empty)) if log else empty
-
-        state = tree.unflatten(said["state"], arrays, logged)
-        fresh = tree.unflatten(said["fresh"], arrays, logged)
-        tree.check(state, like)
-        if not all(isinstance(episode, Episode) for episode in fresh):
-            raise Damaged("what it has not learned from are no episodes")
-    except (KeyError, TypeError, AttributeError) as error:
-        raise Damaged(f"it holds no progress of a run ({error!r})") from None
-    return Saved(Progress(number, steps, state, tuple(fresh)), row, str(said["version"])), seen, length
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        version = one_line(str(content.get("version")), 20) if isinstance(content, dict) else None
+        raise InputError(f"{path} was written by capax {version} in another format, which this one cannot read.")
+    return content
 
 
 def read_log(path: Path, length: int, size: int, added: int, kind: Any) -> Any:
@@ -181,8 +196,8 @@ def read_log(path: Path, length: int, size: int, added: int, kind: Any) -> Any:
     def records(file: BinaryIO) -> Iterator[Record]:
         nonlocal at
         while at < length:
-            arrays, text, taken = tensors.read(file, length - at)
-            at += taken
+            arrays, text, record_length = archive.read(file, length - at)
+            at += record_length
             yield arrays, int(json.loads(text)["added"])
 
     try:
@@ -195,14 +210,19 @@ def read_log(path: Path, length: int, size: int, added: int, kind: Any) -> Any:
     except Damaged as error:
         raise Damaged(f"{path.name}, byte {at}: {error}") from None
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, MemoryError) as error:
-        raise Damaged(f"{path.name} holds no transitions ({error!r})") from None
+        raise Damaged(f"{path.name} holds no transitions, {error_text(error)}") from None
 
 
-def policy_state(run: Path, config: Mapping[str, Any], like: Any, warn: Callable[[str], None]) -> Any:
-    """The agent's state in the newest whole checkpoint, without its buffer: enough to act. Nothing is moved."""
+def policy_state(
+    run: Path, config: RunConfig, like: StateLike, warn: Callable[[str], None], part: str | None = None
+) -> Any:
+    """The agent's state in the newest whole checkpoint, or one part of it, without its buffer: enough to act.
+
+    No file is moved.
+    """
     for path in Checkpoints(run).names():
         try:
-            return read(path, config, like, log=False)[0].progress.state
+            return read(path, config, like, log=False, part=part)[0].progress.state
         except Damaged as error:
             warn(f"{path} is damaged ({error}): the one before it is used.")
     raise InputError(f"{run} holds no whole checkpoint: it has learned nothing that could act, so train first.")

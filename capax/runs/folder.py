@@ -1,4 +1,4 @@
-"""How are results put into a folder without losing what is already there?"""
+"""Files of a result folder: written whole, appended safely, and nothing of somebody else's lost."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from capax.errors import InputError
+from capax.core.errors import InputError
 
 
 def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
-    """Make the folder and see that the files `names` can be written; refuse if one is there, unless `force`."""
+    """Create the folder and check that the files `names` can be written; refuse if one exists, unless `force`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".capax.{os.getpid()}"
@@ -26,11 +26,14 @@ def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
         raise InputError(f"--out {folder} holds a folder named {folders[0]}: choose another folder.")
     there = [name for name in names if (folder / name).exists()]
     if there and not force:
-        raise InputError(f"--out {folder} already holds {', '.join(there)}: choose another folder, or add --force.")
+        raise InputError(
+            f"--out {folder} already holds {', '.join(there)}: add --resume to continue it, choose another folder, or add "
+            "--force to overwrite it."
+        )
 
 
-def plain(folder: Path) -> None:
-    """Refuse a folder in which a name leads elsewhere: what is written there would be written elsewhere."""
+def refuse_links(folder: Path) -> None:
+    """Refuse a folder that holds a link: what is written through it would be written elsewhere."""
     for path in [*folder.glob("*"), *folder.glob("*/*")]:
         if path.is_symlink():
             raise InputError(f"{path} is a link: a run folder holds plain files only, so put the file itself there.")
@@ -38,13 +41,13 @@ def plain(folder: Path) -> None:
 
 def write(path: Path, data: bytes | str) -> None:
     """Write a file that appears whole or not at all."""
-    with whole(path) as file:
+    with atomic(path) as file:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
 @contextmanager
-def whole(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name when all of it is on the disk, or not at all."""
+def atomic(path: Path) -> Iterator[BinaryIO]:
+    """A file that gets its name when all of it is on the disk, or never."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
@@ -57,15 +60,15 @@ def whole(path: Path) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
 
 
-def sweep(folder: Path, *names: str) -> None:
-    """Drop what processes have left that were stopped while they wrote files of these names; they are long gone."""
+def remove_temporaries(folder: Path, *names: str) -> None:
+    """Delete what stopped processes have left of files with these names."""
     for name in names:
         for path in folder.glob(f".{name}.*"):
             path.unlink()
 
 
 def append(path: Path, lines: str) -> None:
-    """Add lines to a file; they are on the disk when this returns. A last line that was not written to its end goes."""
+    """Add lines to a file; they are on the disk when this returns. A last line without an end is cut off first."""
     with path.open("a+b") as file:
         if file.tell():
             file.seek(-1, os.SEEK_END)
@@ -78,7 +81,7 @@ def append(path: Path, lines: str) -> None:
 
 
 def sync(folder: Path) -> None:
-    """Have the disk know the names in a folder."""
+    """Write the names in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -1,8 +1,8 @@
-"""What was earned and paid in an episode that never came to its end?
+"""The journal of the episodes that are being played: what they earned and paid counts even if they never end.
 
-`running.jsonl` is written step by step and goes when the episode is safe in a checkpoint, or, where several are played side by
-side, all of them. What is left of it after a stop happened all the same: it is added to `interrupted.jsonl`, and the episode
-is played again from its start.
+`running.jsonl` is written step by step. It is deleted when its episode is safe in a checkpoint, or all of its episodes where
+several are played side by side. What is left of it after a stop is added to `interrupted.jsonl`, and the episode is played
+again from its start.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any, NamedTuple, TextIO
 
 import numpy as np
 
+from capax.core.types import Episode, Spec
 from capax.runs import folder
-from capax.types import Episode, Spec
 
 RUNNING, INTERRUPTED = "running.jsonl", "interrupted.jsonl"
-Seen = tuple[float, float, int, int]
+StepRecord = tuple[float, float, int, int]
 """Reward, cost, and checksums of the action and of the observation after it."""
 
 
-class Trace(NamedTuple):
+class InterruptedEpisode(NamedTuple):
     """An episode as far as it went."""
 
     number: int
@@ -33,31 +33,32 @@ class Trace(NamedTuple):
     phase: str
     first: int
     """Checksum of the first observation."""
-    seen: list[Seen]
+    steps: list[StepRecord]
     after: int
     """Lines of `interrupted.jsonl` when it began; there are more once it is counted."""
 
 
 def checksum(array: Any) -> int:
+    """CRC-32 of an array's bytes."""
     return zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
 class Journal:
-    """Writes the episodes that are being played, and compares them with those that they repeat, if they do."""
+    """Writes the episodes that are being played, and compares them with the interrupted ones that they repeat."""
 
-    def __init__(self, run: Path, repeats: Iterable[Trace] = ()) -> None:
+    def __init__(self, run: Path, repeats: Iterable[InterruptedEpisode] = ()) -> None:
         self._path, self._after = run / RUNNING, _lines(run / INTERRUPTED)
         self._file: TextIO | None = None
-        self._repeats = {trace.number: trace for trace in repeats}
+        self._repeats = {episode.number: episode for episode in repeats}
         self._steps: dict[int, int] = {}
-        """Of each episode that is being played, how many."""
+        """Steps of each episode that is being played."""
         self._first = 0
-        """The least of their numbers."""
+        """The lowest number of these episodes."""
         self.differs: str | None = None
-        """Where a repeated episode went another way although its actions were the same."""
+        """Where a repeated episode went another way although its actions were the same; None if none did."""
 
     def begin(self, number: int, before: int, phase: str, obs: Any) -> None:
-        """An episode has been reset, the only one or the next of some that are played side by side."""
+        """An episode has been reset: the only one, or the next of some that are played side by side."""
         if not self._steps:
             self.close()
             self._repeats = {other: trace for other, trace in self._repeats.items() if other >= number}
@@ -70,34 +71,34 @@ class Journal:
         self._write(json.dumps(head))
 
     def step(self, number: int, reward: float, cost: float, action: Any, obs: Any) -> None:
-        """A step was taken; a killed process loses none that it has seen."""
-        seen = (reward, cost, checksum(action), checksum(obs))
+        """A step was taken. A killed process loses none that was written."""
+        record = (reward, cost, checksum(action), checksum(obs))
         ahead, at = number - self._first, self._steps[number]
-        self._write(json.dumps((*seen, ahead) if ahead else seen))
+        self._write(json.dumps((*record, ahead) if ahead else record))
         trace = self._repeats.get(number)
-        if trace is not None and at < len(trace.seen):
-            before = trace.seen[at]
-            if seen[2] != before[2]:
-                del self._repeats[number]  # other actions, so other things may come of them
-            elif seen != before:
+        if trace is not None and at < len(trace.steps):
+            before = trace.steps[at]
+            if record[2] != before[2]:
+                del self._repeats[number]  # other actions, so other outcomes
+            elif record != before:
                 self._differ(number, f"step {at + 1}")
         self._steps[number] = at + 1
 
     def whole(self, number: int, before: int, phase: str, episode: Episode) -> None:
-        """An episode that was drawn in one piece."""
+        """An episode that was simulated as a whole."""
         self.begin(number, before, phase, episode.obs[0])
         steps = zip(episode.reward.tolist(), episode.cost.tolist(), strict=True)
         self._write("\n".join(json.dumps((*step, 0, 0)) for step in steps))
 
     def end(self, number: int) -> None:
-        """The episode is safe elsewhere."""
+        """The episode is safe in a checkpoint."""
         self._steps.pop(number, None)
         if not self._steps:
             self.close()
             self._path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Leave the file as it is."""
+        """Close the file and leave it as it is."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -111,24 +112,24 @@ class Journal:
         del self._repeats[number]
 
 
-def left_over(run: Path) -> list[Trace]:
-    """What interrupted episodes have left; none if there is nothing, or nothing to be read."""
-    traces: list[Trace] = []
+def left_over(run: Path) -> list[InterruptedEpisode]:
+    """The interrupted episodes in the journal; none if it is missing or cannot be read."""
+    traces: list[InterruptedEpisode] = []
     try:
         for line in (run / RUNNING).read_bytes().splitlines():
             if line.startswith(b"{"):
                 head = json.loads(line)
                 number, before, first, after = (int(head[name]) for name in ("episode", "steps", "first", "after"))
-                traces.append(Trace(number, before, str(head["phase"]), first, [], after))
-            elif (found := _step(line)) is not None and 0 <= found[1] < len(traces):
-                traces[found[1]].seen.append(found[0])
+                traces.append(InterruptedEpisode(number, before, str(head["phase"]), first, [], after))
+            elif (step := _step(line)) is not None and 0 <= step[1] < len(traces):
+                traces[step[1]].steps.append(step[0])
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return traces
     return traces
 
 
-def _step(line: bytes) -> tuple[Seen, int] | None:
-    """A line of the journal, and which of its episodes it is of; None for one that was not written to its end."""
+def _step(line: bytes) -> tuple[StepRecord, int] | None:
+    """A line of the journal and the place of its episode; None for a line that was not written to its end."""
     try:
         reward, cost, action, obs, *ahead = json.loads(line)
         step = float(reward), float(cost), int(action), int(obs)
@@ -137,9 +138,9 @@ def _step(line: bytes) -> tuple[Seen, int] | None:
         return None
 
 
-def interrupted_row(trace: Trace, limit: float, spec: Spec, reason: str) -> dict[str, Any]:
+def interrupted_row(trace: InterruptedEpisode, limit: float, spec: Spec, reason: str) -> dict[str, Any]:
     """A row of `interrupted.jsonl`."""
-    reward, cost = (np.array([step[i] for step in trace.seen]) for i in (0, 1))
+    reward, cost = (np.array([step[i] for step in trace.steps]) for i in (0, 1))
     weights = spec.discounts(len(reward))
     return {
         "episode": trace.number,
@@ -151,19 +152,19 @@ def interrupted_row(trace: Trace, limit: float, spec: Spec, reason: str) -> dict
         "cost": float(cost.sum()),
         "discounted_cost": float(weights @ cost),
         "limit": None if math.isinf(limit) else limit,
-        "violation": bool(spec.weights(len(cost)) @ cost > limit),
+        "violation": bool(spec.cost_weights(len(cost)) @ cost > limit),
         "reason": reason,
     }
 
 
-def count(run: Path, traces: Sequence[Trace], limit: float, spec: Spec, reason: str) -> None:
-    """Add what interrupted episodes have left to `interrupted.jsonl`, once."""
-    rows = [interrupted_row(trace, limit, spec, reason) for trace in traces if trace.seen]
-    there = max(0, _lines(run / INTERRUPTED) - traces[0].after)  # what was killed while it wrote them has written some
+def count(run: Path, traces: Sequence[InterruptedEpisode], limit: float, spec: Spec, reason: str) -> None:
+    """Add interrupted episodes to `interrupted.jsonl`, once."""
+    rows = [interrupted_row(trace, limit, spec, reason) for trace in traces if trace.steps]
+    there = max(0, _lines(run / INTERRUPTED) - traces[0].after)  # a process killed while writing has written some
     if rows[there:]:
         folder.append(run / INTERRUPTED, "".join(json.dumps(row) + "\n" for row in rows[there:]))
 
 
 def _lines(path: Path) -> int:
-    """Lines that were written to their end."""
+    """Number of lines that were written to their end."""
     return path.read_bytes().count(b"\n") if path.exists() else 0

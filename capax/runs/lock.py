@@ -1,6 +1,6 @@
-"""How is a run folder kept from being written by two processes at once?
+"""The lock that keeps two processes from writing one run folder.
 
-The lock belongs to an open file, not to the file's name: it goes with the process, however that ends.
+It belongs to an open file, not to the file's name: it ends with the process, however that ends.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from capax.errors import DiskFailed, FolderInUse
+from capax.core.errors import DiskFailed, FolderInUse
 
 try:
     import fcntl
-except ImportError:  # Windows has no such locks: two processes are not told apart there
+except ImportError:  # Windows has no such locks: two processes are not kept apart there
     fcntl = None  # type: ignore[assignment]
 
 LOCK = ".lock"
@@ -24,7 +24,7 @@ LOCK = ".lock"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder, which is made if need be, or say who does."""
+    """Hold the folder, which is created if it is missing, or say who holds it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         file = (folder / LOCK).open("a+")
@@ -47,14 +47,14 @@ def locked(folder: Path) -> Iterator[None]:
             file.write(json.dumps({"process": os.getpid(), "host": socket.gethostname()}))
             file.flush()
         except OSError:
-            pass  # a full disk is told of by what matters more
+            pass  # a full disk is reported by what matters more
         yield
 
 
 def holder(folder: Path) -> str:
-    """Who holds the lock, as far as it says."""
+    """Who holds the lock, as far as the file says."""
     try:
-        said = json.loads((folder / LOCK).read_text())
-        return f"process {int(said['process'])} on {str(said['host'])[:64]}"
+        holder = json.loads((folder / LOCK).read_text())
+        return f"process {int(holder['process'])} on {str(holder['host'])[:64]}"
     except (OSError, ValueError, KeyError, TypeError):
         return "another process"

@@ -1,50 +1,52 @@
-"""What is in a run folder, and what can be read from it?"""
+"""A run folder, as it can be read."""
 
 from __future__ import annotations
 
+import html
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
-from capax.errors import InputError
+from capax.core.checks import short_repr
+from capax.core.errors import InputError
+from capax.runs.config import RunConfig
 
 CONFIG, EPISODES, INTERRUPTED = "config.json", "episodes.jsonl", "interrupted.jsonl"
+RECENT = 10
+"""Last episodes that a summary averages."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run:
-    """A folder that `capax.train` filled."""
+    """A folder that `capax.train` has written."""
 
     folder: Path
 
     @property
-    def config(self) -> dict[str, Any]:
-        """What the run was started with."""
+    def config(self) -> RunConfig:
+        """Everything that decides the run."""
         path = self.folder / CONFIG
         try:
-            config = json.loads(path.read_text())
-        except FileNotFoundError:
+            text = path.read_bytes()
+        except (FileNotFoundError, NotADirectoryError):
             raise InputError(f"{self.folder} holds no {CONFIG}: name a folder that capax train has written.") from None
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from None
-        except (ValueError, RecursionError):
-            raise InputError(f"{path} is not JSON: it was damaged, so restore it or train anew.") from None
-        if not isinstance(config, dict) or "task" not in config or "method" not in config:
-            raise InputError(f"{path} is not of capax train: name a folder that it has written.")
-        return config
+        return RunConfig.from_json(text, str(path))
 
     @property
     def task(self) -> str:
-        """The environment's id. A module that it names is imported from anywhere but the run folder: nothing in there may
-        execute."""
-        task = self.config["task"]
-        module = str(task).rpartition(":")[0].partition(".")[0]
+        """The environment's id. A module that it names is imported from anywhere but the run folder, which must hold no
+        code."""
+        task = self.config.task
+        module = task.rpartition(":")[0].partition(".")[0]
         spec = PathFinder.find_spec(module) if module else None
         homes = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
         inside = self.folder.resolve()
-        if not isinstance(task, str) or any(inside in Path(home).resolve().parents for home in homes if home):
+        if any(inside in Path(home).resolve().parents for home in homes if home):
             raise InputError(f"{self.folder} names a module of its own as its task ({task}): run folders hold no code.")
         return task
 
@@ -63,8 +65,10 @@ class Run:
         if not path.exists():
             return []
         try:
-            whole, _, _ = path.read_bytes().rpartition(b"\n")  # a last line without an end was not written to its end
-            rows = [json.loads(line) for line in whole.splitlines() if line]
+            complete, _, _ = path.read_bytes().rpartition(
+                b"\n"
+            )  # a last line without an end was not written to its end
+            rows = [json.loads(line) for line in complete.splitlines() if line]
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from None
         except (ValueError, RecursionError):
@@ -77,29 +81,63 @@ class Run:
         try:
             return self._summary()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return f"{self.folder}: a run whose files say little ({error!r})"
+            return f"{self.folder}: a run that cannot be summarised ({short_repr(error)})"
 
     def _summary(self) -> str:
         config, rows = self.config, self.episodes
-        head = f"{config['task']}, {config['method']}, seed {config['seed']}"
+        head = f"{config.task}, {config.method}, seed {config.seed}"
         if not rows:
             return f"{self.folder}: {head}, no episode yet"
-        last = rows[-10:]
-        cost = "discounted_cost" if config["discounted"] else "cost"
+        last, cost = rows[-RECENT:], config.cost_name
         mean = {name: sum(row[name] for row in last) / len(last) for name in ("return", cost)}
         stopped = self.interrupted
-        also = f"; {len(stopped)} more interrupted, with {_count(stopped)}" if stopped else ""
-        limit = "no limit" if config["cost_limit"] is None else f"limit {config['cost_limit']:g}"
+        also = f"; {len(stopped)} more interrupted, with {violations_in_words(stopped)}" if stopped else ""
+        limit = "no limit" if config.cost_limit is None else f"limit {config.cost_limit:g}"
         return (
             f"{self.folder}: {head}, {len(rows)} episodes, {rows[-1]['steps']} steps; last {len(last)}: "
             f"return {mean['return']:.4g}, {cost.replace('_', ' ')} {mean[cost]:.4g} ({limit}); "
-            f"{_count(rows)}{also}"
+            f"{violations_in_words(rows)}{also}"
         )
 
     def __repr__(self) -> str:
-        return f"<Run {self}>"
+        return f"Run({str(self.folder)!r})"
+
+    def _repr_html_(self) -> str:
+        """A table for notebooks."""
+        try:
+            config, rows = self.config, self.episodes
+            cells = {
+                "folder": self.folder,
+                "task": config.task,
+                "method": config.method if config.kappa is None else f"{config.method}, κ {config.kappa}",
+                "seed": config.seed,
+                "limit": "none" if config.cost_limit is None else f"{config.cost_limit:g}",
+                "episodes": len(rows),
+                "steps": rows[-1]["steps"] if rows else 0,
+                "violations": violations_in_words(rows),
+            }
+            if rows:
+                last, cost = rows[-RECENT:], config.cost_name
+                for name in ("return", cost):
+                    value = sum(row[name] for row in last) / len(last)
+                    cells[f"{name.replace('_', ' ')}, mean of the last {len(last)}"] = f"{value:.4g}"
+        except (InputError, KeyError, TypeError, ValueError, AttributeError):
+            cells = {"folder": self.folder, "state": "cannot be read"}
+        lines = (
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in cells.items()
+        )
+        return f"<table>{''.join(lines)}</table>"
 
 
-def _count(rows: list[dict[str, Any]]) -> str:
-    violations = sum(bool(row["violation"]) for row in rows)
-    return f"{violations} violation{'s' * (violations != 1)}"
+def violations_in_words(rows: Sequence[dict[str, Any]]) -> str:
+    """The violations of planned and of random episodes, which are two different numbers."""
+    planned, random = (
+        sum(bool(row["violation"]) for row in rows if (row.get("phase") == "random") == is_random)
+        for is_random in (False, True)
+    )
+    text = f"{planned} violation{'s' * (planned != 1)}"
+    return (
+        text
+        if not any(row.get("phase") == "random" for row in rows)
+        else f"{text} in planned episodes, {random} in random ones"
+    )

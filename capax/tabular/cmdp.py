@@ -1,4 +1,4 @@
-"""What is a finite constrained MDP, and what does a policy earn and pay in it, exactly?"""
+"""Finite constrained MDPs (CMDPs) and the exact return, cost and occupancy of a policy."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ import scipy.sparse.linalg as spla
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.checks import number, numbers, shown
-from capax.errors import InputError
+from capax.core.checks import number, numbers, short_repr
+from capax.core.errors import InputError
 
 ROW_SUM_TOLERANCE = 1e-9
-"""How far a row of probabilities may be from 1 before it is called wrong."""
+"""Largest allowed difference between the sum of a row of probabilities and 1."""
 
-LARGEST_GAMMA = 0.999999
-"""With a larger one, the tolerances of rows and of linear programs are no longer small beside 1 − γ."""
+MAX_GAMMA = 0.999999
+"""Largest allowed discount. Above it, the tolerances of rows and linear programs are not small compared with 1 − γ."""
 
-LARGEST_SIGNAL = 1e300
-"""Of rewards and costs: what they sum to is a float still."""
+MAX_SIGNAL = 1e300
+"""Largest allowed |reward| and |cost|. Their sums still fit in a float."""
 
-DENSE_STATES = 100
-"""Up to this many states, capax builds dense P; above it, sparse ones (a 16×16 grid is then solved 10 times faster)."""
+MAX_DENSE_STATES = 100
+"""Up to this many states, capax builds a dense P. Above it, P is sparse: a 16×16 grid is then solved 10 times faster."""
 
 
 @dataclass(frozen=True, eq=False)
 class CMDP:
-    """A finite constrained MDP; every value in it and from it is normalised by (1 − γ).
+    """A finite constrained MDP. Returns and costs of its policies are normalised by (1 − γ).
 
-    With occupancy ρ(s,a) = (1−γ) Σ_t γ^t Pr(s_t=s, a_t=a), so Σρ = 1, the return is Σρr, the cost Σρc, and a limit is
-    compared with Σρc directly.
+    The occupancy is ρ(s,a) = (1−γ) Σ_t γ^t Pr(s_t=s, a_t=a), so Σρ = 1. The return is Σρr and the cost is Σρc. A cost
+    limit is compared with Σρc directly.
     """
 
     P: Any
-    """Transition probabilities: a dense array `[S, A, S]`, or a SciPy sparse one `[S*A, S]` with row `s*A + a`."""
+    """Transition probabilities: a dense array `[S, A, S]`, or a SciPy sparse array `[S*A, S]` with row `s*A + a`."""
     r: Float[Array, "S A"]
     """Expected reward of a step."""
     c: Float[Array, "S A"]
@@ -50,11 +50,11 @@ class CMDP:
     """Discount, 0 ≤ γ < 1 (at most 0.999999)."""
 
     def __post_init__(self) -> None:
-        mu0 = _numbers("mu0", self.mu0)
-        r, c = _signal("r", self.r), _signal("c", self.c)
+        mu0 = _finite_numbers("mu0", self.mu0)
+        r, c = _checked_signal("r", self.r), _checked_signal("c", self.c)
         if r.ndim != 2 or 0 in r.shape:
             raise InputError(
-                f"r has shape {r.shape}: give one reward per state and action, shape [S, A], neither of them 0."
+                f"r has shape {r.shape}: give one reward per state and action, shape [S, A], with S and A >= 1."
             )
         S, A = r.shape
         if c.shape != (S, A):
@@ -62,9 +62,15 @@ class CMDP:
         if mu0.shape != (S,):
             raise InputError(f"mu0 has shape {mu0.shape}: give one probability per state, shape ({S},).")
         _check_rows("mu0", mu0[None, :], lambda i: "mu0")
-        wanted = f"a number with 0 <= gamma < 1, at most {LARGEST_GAMMA}"
-        gamma = number("gamma", self.gamma, wanted, lambda x: 0.0 <= x <= LARGEST_GAMMA)
-        for name, value in (("P", _transitions(self.P, S, A)), ("r", r), ("c", c), ("mu0", mu0), ("gamma", gamma)):
+        requirement = f"a number with 0 <= gamma < 1, at most {MAX_GAMMA}"
+        gamma = number("gamma", self.gamma, requirement, lambda x: 0.0 <= x <= MAX_GAMMA)
+        for name, value in (
+            ("P", _checked_transitions(self.P, S, A)),
+            ("r", r),
+            ("c", c),
+            ("mu0", mu0),
+            ("gamma", gamma),
+        ):
             object.__setattr__(self, name, value)
 
     @property
@@ -79,15 +85,16 @@ class CMDP:
 
     @property
     def rows(self) -> Any:
-        """P as a matrix `[S*A, S]`, dense or sparse as it was given."""
+        """P as a matrix `[S*A, S]`, dense if P is dense and sparse if P is sparse."""
         return self.P if sp.issparse(self.P) else self.P.reshape(self.S * self.A, self.S)
 
 
-Solver = Callable[[Array, bool], Array]
+LinearSolver = Callable[[Array, bool], Array]
+"""(b, transposed) ↦ the solution x of matrix·x = b, or of matrixᵀ·x = b."""
 
 
 class Evaluation(NamedTuple):
-    """What a policy earns and pays, and where it goes (all normalised, Σ occupancy = 1)."""
+    """Exact return, cost and occupancy of a policy (all normalised, Σ occupancy = 1)."""
 
     reward: float
     cost: float
@@ -99,58 +106,58 @@ def evaluate(cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"]) -> Eval
 
     `policy` holds action probabilities `[S, A]`, or one action per state `[S]`.
     """
-    return evaluate_trusted(checked(cmdp), _policy(cmdp, policy))
+    return evaluate_unchecked(checked_cmdp(cmdp), _checked_policy(cmdp, policy))
 
 
-def evaluate_trusted(cmdp: CMDP, pi: Float[Array, "S A"]) -> Evaluation:
-    """`evaluate` for probabilities that need no check."""
+def evaluate_unchecked(cmdp: CMDP, pi: Float[Array, "S A"]) -> Evaluation:
+    """Exact return, cost and occupancy of action probabilities `pi`, without checking the inputs."""
     rho = occupancy(cmdp, pi)
     return Evaluation(float((rho * cmdp.r).sum()), float((rho * cmdp.c).sum()), rho)
 
 
 def occupancy(cmdp: CMDP, pi: Float[Array, "S A"]) -> Float[Array, "S A"]:
-    """The normalised occupancy of a policy that is trusted to be one."""
-    return _occupancy(cmdp, pi, factor(flow(cmdp, pi)))
+    """Normalised occupancy of action probabilities `pi`, without checking the inputs."""
+    return _occupancy(cmdp, pi, lu_solver(flow_matrix(cmdp, pi)))
 
 
 def values(
     cmdp: CMDP, policy: Float[Array, "S A"] | Int[Array, " S"], signal: Float[Array, "S A"]
 ) -> Float[Array, " S"]:
     """State values of `policy` for a per-step `signal` (r or c): V = signal + γ P V, **not** normalised."""
-    pi = _policy(checked(cmdp), policy)
-    signal = _signal("signal", signal)
+    pi = _checked_policy(checked_cmdp(cmdp), policy)
+    signal = _checked_signal("signal", signal)
     if signal.shape != pi.shape:
         raise InputError(f"signal has shape {signal.shape}: give one number per state and action, shape {pi.shape}.")
-    return factor(flow(cmdp, pi))((pi * signal).sum(1), False)
+    return lu_solver(flow_matrix(cmdp, pi))((pi * signal).sum(1), False)
 
 
 def occupancy_and_values(
     cmdp: CMDP, pi: Float[Array, "S A"], signal: Float[Array, "S A"]
 ) -> tuple[Float[Array, "S A"], Float[Array, " S"]]:
-    """What `evaluate` and `values` give, from one factorisation; `pi` is trusted to be a policy."""
-    solver = factor(flow(cmdp, pi))
+    """Occupancy and state values of `pi` from one LU factorisation, without checking the inputs."""
+    solver = lu_solver(flow_matrix(cmdp, pi))
     return _occupancy(cmdp, pi, solver), solver((pi * signal).sum(1), False)
 
 
 def penalised(cmdp: CMDP, u: Float[Array, "S A"]) -> CMDP:
     """The same CMDP with the conservative cost  c̃(s,a) = c(s,a) + u(s,a)  (Eq. 5, where u is γβu, or κ/√n)."""
-    u = _signal("u", u)
-    if u.shape != checked(cmdp).c.shape:
+    u = _checked_signal("u", u)
+    if u.shape != checked_cmdp(cmdp).c.shape:
         raise InputError(f"u has shape {u.shape}: give one penalty per state and action, shape {cmdp.c.shape}.")
     if (u < 0).any():
         raise InputError("u has a negative entry: a penalty may only raise the cost, so give numbers >= 0.")
-    return trusted(cmdp, c=cmdp.c + u)
+    return replace_unchecked(cmdp, c=cmdp.c + u)
 
 
-def checked(cmdp: Any) -> CMDP:
-    """A CMDP, and nothing else."""
+def checked_cmdp(cmdp: Any) -> CMDP:
+    """Return `cmdp`, or raise an InputError if it is not a CMDP."""
     if not isinstance(cmdp, CMDP):
-        raise InputError(f"cmdp is {shown(cmdp)}: give a capax.tabular.CMDP.")
+        raise InputError(f"cmdp is {short_repr(cmdp)}: give a capax.tabular.CMDP.")
     return cmdp
 
 
-def trusted(cmdp: CMDP, **changes: Any) -> CMDP:
-    """A copy with changes that are not checked: Algorithm 1 makes one or two of them for every policy."""
+def replace_unchecked(cmdp: CMDP, **changes: Any) -> CMDP:
+    """A copy with changed fields that are not checked. Algorithm 1 makes one or two such copies for every policy."""
     changed = copy(cmdp)
     for name, value in changes.items():
         object.__setattr__(changed, name, value)
@@ -158,8 +165,8 @@ def trusted(cmdp: CMDP, **changes: Any) -> CMDP:
 
 
 def support(cmdp: CMDP) -> tuple[Int[Array, "S A K"], Float[Array, "S A K"]]:
-    """The possible successors of each pair and their probabilities; pairs with fewer than K are filled with zeros."""
-    rows = sp.csr_array(cmdp.rows, copy=True)  # a sparse one shares its buffers otherwise
+    """The possible successors of each pair and their probabilities. Pairs with fewer than K successors are padded with 0."""
+    rows = sp.csr_array(cmdp.rows, copy=True)  # without the copy, a sparse P would share its buffers with `rows`
     rows.eliminate_zeros()
     lengths = np.diff(rows.indptr)
     slot = np.arange(rows.nnz) - np.repeat(rows.indptr[:-1], lengths)
@@ -170,8 +177,8 @@ def support(cmdp: CMDP) -> tuple[Int[Array, "S A K"], Float[Array, "S A K"]]:
     return successors.reshape(cmdp.S, cmdp.A, -1), probability.reshape(cmdp.S, cmdp.A, -1)
 
 
-def flow(cmdp: CMDP, pi: Float[Array, "S A"]) -> Any:
-    """The matrix I − γ P_π, dense or sparse as P is."""
+def flow_matrix(cmdp: CMDP, pi: Float[Array, "S A"]) -> Any:
+    """The flow matrix I − γ P_π, dense if P is dense and sparse if P is sparse."""
     S, A = cmdp.S, cmdp.A
     if sp.issparse(cmdp.P):
         mix = sp.csr_array((pi.ravel(), np.arange(S * A), np.arange(0, S * A + 1, A)), shape=(S, S * A))
@@ -181,38 +188,42 @@ def flow(cmdp: CMDP, pi: Float[Array, "S A"]) -> Any:
     return matrix
 
 
-def _occupancy(cmdp: CMDP, pi: Float[Array, "S A"], solver: Solver) -> Float[Array, "S A"]:
+def _occupancy(cmdp: CMDP, pi: Float[Array, "S A"], solver: LinearSolver) -> Float[Array, "S A"]:
     """Normalised occupancy ρ = dπ of a policy, with  dᵀ(I − γP_π) = (1−γ)μ₀ᵀ."""
     visits = solver((1.0 - cmdp.gamma) * cmdp.mu0, True)
-    return np.maximum(visits, 0.0)[:, None] * pi  # rounding can leave −1e-18 where a state is never visited
+    return np.maximum(visits, 0.0)[:, None] * pi  # rounding can give −1e-18 for a state that is never visited
 
 
-def factor(matrix: Any) -> Solver:
-    """The function (b, transposed) ↦ x with matrix·x = b, after one LU factorisation, which overwrites the matrix."""
+def lu_solver(matrix: Any) -> LinearSolver:
+    """Factorise `matrix` once (LU) and return the function that solves linear systems with it. `matrix` is overwritten."""
     if sp.issparse(matrix):
         lu = spla.splu(matrix)
         return lambda b, transposed: lu.solve(b, trans="T" if transposed else "N")
-    # the transpose of a C array is what LAPACK calls an array, so nothing is copied; half the time of np.linalg.solve
+    # LAPACK wants column-major arrays. The transpose of a C array is one, so nothing is copied. This takes half the time
+    # of np.linalg.solve.
     factors, pivots, _ = lapack.dgetrf(matrix.T, overwrite_a=True)
     return lambda b, transposed: lapack.dgetrs(factors, pivots, b, trans=int(not transposed))[0]
 
 
-def _policy(cmdp: CMDP, policy: Any) -> Float[Array, "S A"]:
-    """A policy as probabilities `[S, A]`, checked."""
-    policy = policy if isinstance(policy, np.ndarray) else _array("policy", policy)
+def _checked_policy(cmdp: CMDP, policy: Any) -> Float[Array, "S A"]:
+    """Check a policy and return its action probabilities `[S, A]`."""
+    policy = policy if isinstance(policy, np.ndarray) else _to_array("policy", policy)
     S, A = cmdp.S, cmdp.A
     if policy.shape == (S,) and policy.dtype.kind in "iu":
         if policy.min() < 0 or policy.max() >= A:
-            raise InputError(f"policy names action {policy.min()} or {policy.max()}: give actions from 0 to {A - 1}.")
+            raise InputError(
+                f"policy has actions from {policy.min()} to {policy.max()}: give actions from 0 to {A - 1}."
+            )
         return np.eye(A)[policy]
     if policy.shape != (S, A):
         raise InputError(f"policy has shape {policy.shape}: give probabilities [{S}, {A}], or {S} integer actions.")
-    policy = _numbers("policy", policy)
+    policy = _finite_numbers("policy", policy)
     _check_rows("policy", policy, lambda i: f"policy in state {i}")
     return policy
 
 
-def _transitions(P: Any, S: int, A: int) -> Any:
+def _checked_transitions(P: Any, S: int, A: int) -> Any:
+    """Check P and return a float64 copy, dense `[S, A, S]` or sparse `[S*A, S]`."""
     if sp.issparse(P):
         if P.shape != (S * A, S):
             raise InputError(f"sparse P has shape {P.shape}: give [S*A, S] = ({S * A}, {S}), with row s*A + a.")
@@ -222,7 +233,7 @@ def _transitions(P: Any, S: int, A: int) -> Any:
         _check_entries("P", P.data)
         rows = P
     else:
-        P = _numbers("P", P)
+        P = _finite_numbers("P", P)
         if P.shape != (S, A, S):
             raise InputError(f"P has shape {P.shape}: give [S, A, S] = ({S}, {A}, {S}), or a sparse [S*A, S].")
         rows = P.reshape(S * A, S)
@@ -230,44 +241,47 @@ def _transitions(P: Any, S: int, A: int) -> Any:
     return P
 
 
-def _array(name: str, value: Any) -> Array:
+def _to_array(name: str, value: Any) -> Array:
+    """Convert `value` to an array, or raise an InputError."""
     try:
         return np.asarray(value)
-    except Exception:  # whatever an object does when it is asked for its numbers
+    except Exception:  # a foreign object may raise anything when NumPy converts it
         raise InputError(f"{name} is not an array of numbers: give real, finite entries.") from None
 
 
-def _numbers(name: str, value: Any) -> Array:
+def _finite_numbers(name: str, value: Any) -> Array:
+    """Copy `value` into a float64 array, or raise an InputError if an entry is not a finite number."""
     try:
-        array = numbers(value)  # a copy: what was checked cannot be changed from outside
+        array = numbers(value)  # a copy, so that the caller cannot change it after the check
     except Exception:
         raise InputError(f"{name} is not an array of numbers: give real, finite entries.") from None
     if not np.isfinite(array).all():
-        raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity by a number.")
+        raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity with a number.")
     return array
 
 
-def _signal(name: str, value: Any) -> Array:
-    """Rewards, costs, or what is added to them."""
-    array = _numbers(name, value)
-    if np.abs(array).max(initial=0.0) > LARGEST_SIGNAL:
-        raise InputError(f"{name} has an entry beyond ±{LARGEST_SIGNAL:g}: count it in larger units.")
+def _checked_signal(name: str, value: Any) -> Array:
+    """Check an array of rewards, costs or penalties and return a float64 copy."""
+    array = _finite_numbers(name, value)
+    if np.abs(array).max(initial=0.0) > MAX_SIGNAL:
+        raise InputError(f"{name} has an entry beyond ±{MAX_SIGNAL:g}: use larger units for it.")
     return array
 
 
 def _check_entries(name: str, entries: Array) -> None:
+    """Check that all entries are finite and ≥ 0."""
     if not np.isfinite(entries).all():
-        raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity by a number.")
+        raise InputError(f"{name} has an entry that is not finite: replace every NaN and infinity with a number.")
     if entries.size and entries.min() < 0:
         raise InputError(f"{name} has the negative entry {entries.min():g}: probabilities must be >= 0.")
 
 
-def _check_rows(name: str, rows: Any, place: Any) -> None:
-    """Every row is a distribution; `place(i)` names row i for the message."""
+def _check_rows(name: str, rows: Any, row_name: Callable[[int], str]) -> None:
+    """Check that every row is a distribution. `row_name(i)` names row i in the error message."""
     if not sp.issparse(rows):
         _check_entries(name, rows)
     with np.errstate(over="ignore"):
         sums = np.asarray(rows.sum(axis=1)).ravel()
     worst = int(np.abs(sums - 1.0).argmax())
     if abs(sums[worst] - 1.0) > ROW_SUM_TOLERANCE:
-        raise InputError(f"{place(worst)} sums to {sums[worst]:.9g}: make the probabilities of each row sum to 1.")
+        raise InputError(f"{row_name(worst)} sums to {sums[worst]:.9g}: make the probabilities of each row sum to 1.")

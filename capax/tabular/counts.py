@@ -1,4 +1,4 @@
-"""What do visit counts say about a finite MDP's transitions?"""
+"""Transition models learned from visit counts, and their Dirichlet priors."""
 
 from __future__ import annotations
 
@@ -9,34 +9,37 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.checks import between, numbers, room, whole
-from capax.errors import InputError
-from capax.tabular.cmdp import DENSE_STATES
+from capax.core.checks import between, check_size, numbers, whole
+from capax.core.errors import InputError
+from capax.tabular.cmdp import MAX_DENSE_STATES
 
-MOST_MASS = 1e100
-LEAST_MASS = 1e-100
-"""Pseudo-counts of a pair, at most and at least: their sums and ratios are floats."""
-as_mass = between(1e10 * LEAST_MASS, 1e-10 * MOST_MASS)
+MAX_MASS = 1e100
+"""Largest number of pseudo-counts of a pair. Sums and ratios of larger ones could overflow."""
+MIN_MASS = 1e-100
+"""Smallest number of pseudo-counts of a pair. Ratios of smaller ones could overflow."""
+checked_mass = between(1e10 * MIN_MASS, 1e-10 * MAX_MASS)
 
 
 class CountModel(NamedTuple):
-    """Transition counts over a Dirichlet prior:  T̂(s'|s,a) = (count + prior) / (n + m),  m the prior's mass of a pair.
+    """Transition counts with a Dirichlet prior:  T̂(s'|s,a) = (count + prior) / (n + m),  m the prior mass of a pair.
 
-    `counts` and `prior` are dense `[S, A, S]`, or sparse `[S*A, S]` for large S; every pair needs m > 0.
+    `counts` and `prior` are dense `[S, A, S]`, or sparse `[S*A, S]` for large S. Every pair needs m > 0.
     """
 
     counts: Any
     prior: Any
     actions: int
-    """A, which the sparse form does not show."""
+    """Number of actions A. The shape of a sparse array does not give it."""
 
     @classmethod
     def init(cls, prior: Any, actions: int | None = None) -> CountModel:
-        """No data yet. `prior` holds pseudo-counts; a sparse one needs the number of `actions`."""
+        """A model without data. `prior` holds pseudo-counts. A sparse prior also needs the number of `actions`."""
         if sp.issparse(prior):
             A = 0 if actions is None else whole("actions", actions)
             if prior.ndim != 2 or prior.shape != (prior.shape[1] * A, prior.shape[1]) or 0 in prior.shape:
-                raise InputError(f"a sparse prior of shape {prior.shape} needs actions=A with shape [S*A, S].")
+                raise InputError(
+                    f"sparse prior has shape {prior.shape} and actions is {actions}: give shape [S*A, S] and actions=A."
+                )
             if prior.dtype.kind not in "biuf":
                 raise InputError(f"sparse prior holds {prior.dtype}: give pseudo-counts >= 0.")
             prior = sp.csr_array(prior, dtype=np.float64)
@@ -45,33 +48,35 @@ class CountModel(NamedTuple):
         else:
             try:
                 prior = numbers(prior)
-            except Exception:  # whatever an object does when it is asked for its numbers
+            except Exception:  # a foreign object may raise anything when NumPy converts it
                 raise InputError("prior is not an array of numbers: give pseudo-counts of shape [S, A, S].") from None
             if prior.ndim != 3 or prior.shape[0] != prior.shape[2] or 0 in prior.shape:
                 raise InputError(f"prior has shape {prior.shape}: give pseudo-counts of shape [S, A, S], S and A >= 1.")
             counts, A, entries = np.zeros(prior.shape), prior.shape[1], prior
             if actions is not None and whole("actions", actions) != A:
                 raise InputError(f"actions is {actions}, but prior has shape {prior.shape}: give {A}, or None.")
-        if not (entries <= MOST_MASS).all() or entries.min(initial=0.0) < 0.0:
+        if not (entries <= MAX_MASS).all() or entries.min(initial=0.0) < 0.0:
             raise InputError(
-                f"prior has a negative, huge or non-finite entry: give pseudo-counts from 0 to {MOST_MASS:g}."
+                f"prior has a negative, huge or non-finite entry: give pseudo-counts from 0 to {MAX_MASS:g}."
             )
-        if np.asarray(prior.sum(axis=-1)).min() < LEAST_MASS:
-            raise InputError("prior leaves a pair (s, a) without any mass: give each pair a pseudo-count > 0.")
+        if np.asarray(prior.sum(axis=-1)).min() < MIN_MASS:
+            raise InputError("prior has a pair (s, a) without mass: give each pair a pseudo-count > 0.")
         return cls(counts, prior, A)
 
     def fit(self, s: Int[Array, " T"], a: Int[Array, " T"], s_next: Int[Array, " T"]) -> CountModel:
-        """The model with these transitions added."""
+        """A new model with the transitions (s, a, s_next) added to the counts."""
         s, a, s_next = (_indices(x) for x in (s, a, s_next))
         if not s.shape == a.shape == s_next.shape:
-            raise InputError("s, a and s_next are not whole numbers of one length: give one index of each per step.")
+            raise InputError(
+                "s, a and s_next are not integer arrays of the same length: give one index of each per step."
+            )
         S = self.prior.shape[-1]
         for name, index, size in (("s", s, S), ("a", a, self.actions), ("s_next", s_next, S)):
-            if index.astype(np.uint64).max(initial=0) >= size:  # a negative number becomes a huge one
+            if index.astype(np.uint64).max(initial=0) >= size:  # as unsigned, a negative index is huge
                 raise InputError(f"{name} holds {index.min()} to {index.max()}: give indices from 0 to {size - 1}.")
         if sp.issparse(self.prior):
-            seen = sp.csr_array((np.ones(len(s)), (s * self.actions + a, s_next)), shape=self.prior.shape)
-            return self._replace(counts=self.counts + seen)
+            new_counts = sp.csr_array((np.ones(len(s)), (s * self.actions + a, s_next)), shape=self.prior.shape)
+            return self._replace(counts=self.counts + new_counts)
         counts = self.counts.copy()
         np.add.at(counts, (s, a, s_next), 1.0)
         return self._replace(counts=counts)
@@ -88,7 +93,7 @@ class CountModel(NamedTuple):
 
     @property
     def P(self) -> Any:
-        """The estimate T̂, in the shape that `CMDP` takes."""
+        """The estimate T̂, in the shape that `CMDP` expects."""
         total = self.counts + self.prior
         if sp.issparse(total):
             return sp.diags_array(1.0 / np.asarray(total.sum(axis=1)).ravel()) @ total
@@ -97,24 +102,24 @@ class CountModel(NamedTuple):
 
 
 def _indices(value: Any) -> Int[Array, " T"]:
-    """Whole numbers in a row."""
+    """Check and return a one-dimensional array of integers."""
     try:
         array = np.asarray(value)
-    except Exception:  # whatever an object does when it is asked for its numbers
+    except Exception:  # a foreign object may raise anything when NumPy converts it
         array = np.zeros(())
     if array.ndim != 1 or array.dtype.kind not in "iu":
-        raise InputError("s, a and s_next are not whole numbers of one length: give one index of each per step.")
+        raise InputError("s, a and s_next are not integer arrays of the same length: give one index of each per step.")
     return array
 
 
-def _cells(successors: Any) -> Int[Array, "S K"]:
-    """The cells that a step can reach, checked."""
+def _checked_successors(successors: Any) -> Int[Array, "S K"]:
+    """Check and return a table `[S, K]` of the states that a step can reach."""
     try:
         array = np.asarray(successors)
     except Exception:
         array = np.zeros(())
     if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
-        raise InputError("successors is no table of whole numbers: give the cells that a step can reach, shape [S, K].")
+        raise InputError("successors is not an integer table: give the states that a step can reach, shape [S, K].")
     if array.min() < 0 or array.max() >= len(array):
         raise InputError(
             f"successors holds {array.min()} to {array.max()}: give indices of states from 0 to {len(array) - 1}."
@@ -122,43 +127,44 @@ def _cells(successors: Any) -> Int[Array, "S K"]:
     return array
 
 
-def _sizes(states: Any, actions: Any) -> tuple[int, int]:
-    """S and A of a dense prior, checked."""
+def _checked_sizes(states: Any, actions: Any) -> tuple[int, int]:
+    """Check and return the sizes S and A of a dense prior."""
     sizes = {"states": whole("states", states), "actions": whole("actions", actions)}
-    room(sizes, "states", "actions", "states", each=8)
+    check_size(sizes, "states", "actions", "states", each=8)
     return sizes["states"], sizes["actions"]
 
 
 def neighbour_prior(successors: Int[Array, "S K"], actions: int, each: float = 1.0) -> Any:
-    """`each` pseudo-counts for each of the K cells that a step from s can reach:  T̂ = (count + each)/(n + K·each).
+    """A prior with `each` pseudo-counts for each of the K states reachable from s:  T̂ = (count + each)/(n + K·each).
 
-    Dense `[S, A, S]`, or sparse `[S*A, S]` for many states.
+    The result is dense `[S, A, S]`, or sparse `[S*A, S]` for many states.
     """
-    successors, each = _cells(successors), as_mass("each", each)
+    successors, each = _checked_successors(successors), checked_mass("each", each)
     S, K = successors.shape
     actions = whole("actions", actions)
-    room({"states": S, "actions": actions, "successors": K}, "states", "actions", "successors", each=24)
+    check_size({"states": S, "actions": actions, "successors": K}, "states", "actions", "successors", each=24)
     cells = np.repeat(successors, actions, axis=0)
     rows = np.repeat(np.arange(S * actions), K)
     prior = sp.csr_array(sp.coo_array((np.full(rows.size, each), (rows, cells.ravel())), shape=(S * actions, S)))
-    return prior.toarray().reshape(S, actions, S) if S <= DENSE_STATES else prior
+    return prior.toarray().reshape(S, actions, S) if S <= MAX_DENSE_STATES else prior
 
 
 def pooled_prior(model: CountModel, successors: Int[Array, "S K"]) -> Float[Array, "S A S"]:
-    """A prior of the same mass in each pair, spread over the K directions as the same action turned out in all cells.
+    """A prior that pools the outcomes of each action over all states, with the prior mass of each pair unchanged.
 
-    Only the shape of the prior is shared: a pair's own counts outweigh it as soon as there are more than its mass. Cells
-    where two directions lead to the same place do not tell which one it was, and are left out of the sum.
+    The mass of a pair is spread over the K directions like the outcomes of the same action in all states. A pair's own
+    counts outweigh the prior as soon as there are more of them than its mass. States where two directions lead to the
+    same successor are excluded, because there a count does not show the direction.
     """
     if sp.issparse(model.prior):
-        raise InputError("a pooled prior needs dense counts: use it for worlds of up to a few hundred states.")
-    successors = _cells(successors)
+        raise InputError("a pooled prior needs dense counts: use it for worlds with at most a few hundred states.")
+    successors = _checked_successors(successors)
     (S, K), A = successors.shape, model.actions
     if len(model.prior) != S:
         raise InputError(f"successors has {S} rows: give one for each of the {len(model.prior)} states.")
-    telling = (np.diff(np.sort(successors, axis=1), axis=1) > 0).all(1)
+    unambiguous = (np.diff(np.sort(successors, axis=1), axis=1) > 0).all(1)
     by_direction = np.take_along_axis(model.counts, np.broadcast_to(successors[:, None, :], (S, A, K)), axis=2)
-    total = by_direction[telling].sum(0) + 0.5  # [A, K], Jeffreys' prior for each action
+    total = by_direction[unambiguous].sum(0) + 0.5  # [A, K], with Jeffreys' prior for each action
     share = total / total.sum(1, keepdims=True)
     prior, s, a = np.zeros(model.prior.shape), np.arange(S)[:, None], np.arange(A)[None, :]
     for direction in range(K):
@@ -167,12 +173,12 @@ def pooled_prior(model: CountModel, successors: Int[Array, "S K"]) -> Float[Arra
 
 
 def uniform_prior(states: int, actions: int, mass: float = 1.0) -> Float[Array, "S A S"]:
-    """`mass` pseudo-counts, spread over all states: nothing is known of where a step may lead."""
-    states, actions = _sizes(states, actions)
-    return np.full((states, actions, states), as_mass("mass", mass) / states)
+    """A prior that spreads `mass` pseudo-counts over all states. It assumes nothing about where a step leads."""
+    states, actions = _checked_sizes(states, actions)
+    return np.full((states, actions, states), checked_mass("mass", mass) / states)
 
 
 def self_loop_prior(states: int, actions: int, mass: float = 1.0) -> Float[Array, "S A S"]:
-    """`mass` pseudo-counts on staying: what was never tried is taken to do nothing."""
-    states, actions = _sizes(states, actions)
-    return np.repeat(as_mass("mass", mass) * np.eye(states)[:, None, :], actions, axis=1)
+    """A prior with `mass` pseudo-counts on staying. It assumes that an untried action changes nothing."""
+    states, actions = _checked_sizes(states, actions)
+    return np.repeat(checked_mass("mass", mass) * np.eye(states)[:, None, :], actions, axis=1)

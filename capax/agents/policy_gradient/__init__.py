@@ -1,0 +1,1 @@
+"""Policy-gradient methods: PPO, PPO-Lagrangian and FOCOPS."""

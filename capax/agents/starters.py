@@ -1,0 +1,89 @@
+"""Policies for the start of a run, before a model is learned: random actions, or a policy that the user trusts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.random as jr
+import numpy as np
+
+from capax.core.actions import ActionBox
+from capax.core.checks import error_text, numbers, short_repr
+from capax.core.contracts import Agent
+from capax.core.errors import InputError
+from capax.core.types import Episode, Key, Metrics, Spec
+
+MEAN_HOLD = 8
+"""Steps that a random action is held for, on average, before a model of images is fitted."""
+
+
+@dataclass(frozen=True)
+class Random(Agent[None]):
+    """Uniform actions. It learns nothing."""
+
+    spec: Spec
+    action_dim: int
+
+    def init(self, key: Key) -> None:
+        return None
+
+    def can_act(self, state: None) -> bool:
+        return True
+
+    def begin(self, state: None) -> Any:
+        return None
+
+    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        return np.asarray(uniform(key, self.action_dim)), carry, {}
+
+    def learn(self, state: None, episodes: Sequence[Episode], key: Key) -> tuple[None, Metrics]:
+        return state, {}
+
+
+@dataclass(frozen=True)
+class StickyRandom(Random):
+    """Random actions that are held for some steps. New actions in every step would cancel out: a car would hardly move,
+    and the first data would say nothing about driving."""
+
+    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        *fresh, coin = np.asarray(uniform(key, self.action_dim + 1))
+        action = np.array(fresh) if carry is None or (coin + 1.0) / 2.0 < 1.0 / MEAN_HOLD else carry
+        return action, action, {}
+
+
+@dataclass(frozen=True)
+class Scripted(Random):
+    """A user's policy, from an observation to an action in the environment's own units."""
+
+    policy: Callable[[Any], Any]
+    action_box: ActionBox
+
+    def begin(self, state: None) -> None:
+        if hasattr(self.policy, "reset"):  # the policy of another run
+            self.policy.reset()
+
+    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        try:
+            action = numbers(self.policy(np.array(obs))).reshape(-1)
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(
+                f"initial_policy failed on an observation ({error_text(error)}): give a function obs -> action."
+            ) from error
+        if action.shape != (self.action_dim,) or not np.isfinite(action).all():
+            raise InputError(
+                f"initial_policy returned {short_repr(action.tolist())}: give {self.action_dim} finite numbers between "
+                f"{self.action_box.low.tolist()} and {self.action_box.high.tolist()}."
+            )
+        return self.action_box.to_unit(action), carry, {}
+
+
+@partial(jax.jit, static_argnums=1)
+def uniform(key: Key, size: int) -> Any:
+    """An action that is uniform in [−1, 1]."""
+    return jr.uniform(key, (size,), minval=-1.0, maxval=1.0)

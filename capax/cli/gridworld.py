@@ -1,0 +1,113 @@
+"""`capax gridworld`: runs the paper's tabular experiment and writes its results."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from capax.core.errors import InputError
+from capax.paper import gridworld as experiment
+from capax.paper.partial_results import PARTIAL_FILE, load_finished_worlds, save_finished_worlds
+from capax.runs import folder
+from capax.runs.lock import locked
+
+T = TypeVar("T")
+FILES = ("episodes.jsonl", "table.json", "world.json", "figure.png", "world.png")
+
+
+@dataclass(frozen=True)
+class Gridworld(experiment.Settings):
+    """Run CAP's tabular experiment: a table with the paper's numbers next to ours, rows and pictures."""
+
+    out: Path | None = None
+    """Folder for episodes.jsonl, table.json, world.json, figure.png and world.png; nothing is kept without it."""
+    force: bool = False
+    """Overwrite these files if they are there."""
+    resume: bool = False
+    """Continue an experiment that was stopped; begin one if there is none."""
+    json: bool = False
+    """Print the table as JSON, and nothing else, on standard output."""
+
+    def __post_init__(self) -> None:
+        """Nothing is checked here but in `run`, so that an error is one sentence of ours and not a box of tyro's."""
+
+    def run(self) -> None:
+        settings, out = self.settings, self.out
+        if out is None:
+            run_gridworld(self, settings, None)
+            return
+        if not out.name:
+            raise InputError("--out is empty: name a folder for the results, or omit --out.")
+        if self.force and self.resume:
+            raise InputError("--force and --resume contradict each other: give one of them.")
+        continues = self.resume and (out / PARTIAL_FILE).exists()
+        if self.resume and not continues and all((out / name).exists() for name in FILES):
+            print(f"{out} is complete: {', '.join(FILES)}")
+            return
+        folder.prepare(out, (*FILES, PARTIAL_FILE), self.force or continues)
+        with locked(out):
+            run_gridworld(self, settings, load_finished_worlds(out / PARTIAL_FILE, settings) if continues else None)
+
+    @property
+    def settings(self) -> experiment.Settings:
+        """The settings of the experiment, checked."""
+        return experiment.Settings(**{f: getattr(self, f) for f in experiment.Settings.__dataclass_fields__})
+
+
+def run_gridworld(
+    command: Gridworld, settings: experiment.Settings, done: dict[int, experiment.WorldResult] | None
+) -> None:
+    """Run the experiment, print the table and write the files.
+
+    `done` holds the worlds that were run before; None for an experiment that begins.
+    """
+    from capax.report import gridworld as report  # Matplotlib takes a while to import, and errors should not
+
+    worlds = experiment.run_worlds(settings, done)
+    if command.out is not None:
+        worlds = save_finished_worlds(command.out / PARTIAL_FILE, settings, worlds, done)
+    results = list(progress(worlds, settings.worlds, "worlds"))
+    rows = [row for result in results for row in result.rows]
+    table = experiment.summarise(rows)
+    if command.out is not None:
+        world = experiment.describe_first_world(settings, results[0])
+        contents: dict[str, Callable[[], str | bytes]] = {
+            "episodes.jsonl": lambda: folder.to_jsonl(rows),
+            "table.json": lambda: folder.to_json(table),
+            "world.json": lambda: folder.to_json(world),
+            "figure.png": lambda: report.draw_curves(
+                rows, f"{settings.worlds} worlds of seed {settings.seed}, slip {settings.slip}"
+            ),
+            "world.png": lambda: report.draw_world(world),
+        }
+        for name in FILES:  # in this order: if a picture fails, the rows are written
+            folder.write(command.out / name, contents[name]())
+        (command.out / PARTIAL_FILE).unlink()
+    if command.json:
+        sys.stdout.write(folder.to_json(table))
+        return
+    console = Console(width=None if sys.stdout.isatty() else 132)
+    for part in report.text_tables(table, asdict(settings), console.width):
+        console.print(part)
+    if command.out is not None:
+        print(f"Written to {command.out}: {', '.join(FILES)}")
+
+
+def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
+    """Yield the items and show their number on stderr: a bar on a terminal, plain lines elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        for done, item in enumerate(items, start=1):
+            if done == total or done * 10 // total > (done - 1) * 10 // total:
+                print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+            yield item
+        return
+    columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console) as bar:
+        yield from bar.track(items, total=total)

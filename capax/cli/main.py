@@ -1,0 +1,80 @@
+"""The entry point `capax`: it parses the command line, runs the command, and turns every stop into one sentence."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tyro
+
+from capax.cli.gridworld import Gridworld
+from capax.cli.info import Bench, Doctor, Settings, Tasks
+from capax.cli.runs import Evaluate, Report, Resume
+from capax.cli.train import Train
+from capax.core.errors import STOPS
+from capax.core.version import __version__
+from capax.runtime.signals import StopRequested
+
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "gridworld": Gridworld,
+    "train": Train,
+    "resume": Resume,
+    "evaluate": Evaluate,
+    "report": Report,
+    "tasks": Tasks,
+    "settings": Settings,
+    "doctor": Doctor,
+    "bench": Bench,
+}
+"""Each command is a frozen dataclass with `run`. Its fields are the options, and their docstrings the help."""
+DESCRIPTION = """Safe reinforcement learning that keeps a cost under a limit while it learns. `capax --version` prints the
+version; `capax --tyro-print-completion bash` (or zsh) prints a script that completes commands and options."""
+
+
+def terminated(number: int, frame: Any) -> None:
+    """SIGTERM outside of a run."""
+    raise StopRequested(number, "nothing was begun that is lost.")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without Greek letters shows ? for κ
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    if arguments == ["--version"]:
+        print(f"capax {__version__}")
+        return
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, terminated)
+    try:
+        command: Any = tyro.extras.subcommand_cli_from_dict(
+            COMMANDS, prog="capax", description=DESCRIPTION, args=arguments
+        )
+        command.run()
+        sys.stdout.flush()
+    except STOPS as error:
+        print("; ".join([f"capax: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        sys.exit(error.exit_code)
+    except StopRequested as stop:
+        print(f"capax: {stop}; {stop.advice}", file=sys.stderr, flush=True)
+        os._exit(stop.exit_code)  # threads that still compile would crash an orderly exit
+    except BrokenPipeError:  # the reader of the output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    except OSError as error:
+        print(f"capax: {error.filename or 'the output'} could not be written ({error.strerror}).", file=sys.stderr)
+        sys.exit(3)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        print("capax: interrupted.", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

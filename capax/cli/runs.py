@@ -1,0 +1,138 @@
+"""`capax resume`, `capax evaluate` and `capax report`: commands for runs that exist."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from capax.cli.options import (
+    Count,
+    Device,
+    RunFolder,
+    find_modules_here,
+    how_to_continue,
+    import_function,
+    is_complete,
+    use_device,
+)
+from capax.core.errors import InputError
+from capax.paper.partial_results import PARTIAL_FILE
+from capax.runs import folder
+from capax.runs.run import CONFIG, Run
+from capax.runtime.signals import leaving
+
+
+@dataclass(frozen=True)
+class Resume:
+    """Continue a run that was stopped, from the end of its last episode."""
+
+    folder: RunFolder
+    """A folder that capax train has written."""
+    steps: Count | None = None
+    """Environment steps in all, those that are done included; None: as many as the run was to have."""
+    cost: str | None = None
+    """The cost function that the run was trained with, as MODULE:FUNCTION."""
+    logger: tuple[str, ...] | None = None
+    """Loggers in addition to episodes.jsonl, as for capax train."""
+    device: Device | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+
+    def run(self) -> None:
+        use_device(self.device)
+        find_modules_here()
+        if (self.folder / PARTIAL_FILE).exists() and not (self.folder / CONFIG).exists():
+            raise InputError(
+                f"{self.folder} holds an experiment of capax gridworld: give that command again, with --resume."
+            )
+        from capax.training.train import resume
+
+        with leaving(lambda: how_to_continue(self.folder)):
+            done = is_complete(self.folder, self.steps)
+            run = resume(self.folder, steps=self.steps, cost=import_function(self.cost), loggers=self.logger)
+        print(f"already complete: {run}" if done else run)
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Play fresh episodes with the policy of a run."""
+
+    folder: RunFolder
+    """A folder that capax train has written."""
+    episodes: int = 10
+    """Episodes to play."""
+    seed: int = 0
+    """Decides which ones; they differ from those of a training with the same seed."""
+    cost: str | None = None
+    """The cost function that the run was trained with, as MODULE:FUNCTION."""
+    video: bool = False
+    """Write a film of the first episode, RUN/video.mp4."""
+    json: bool = False
+    """Print JSON, and nothing else, on standard output."""
+    device: Device | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+
+    def run(self) -> None:
+        use_device(self.device)
+        find_modules_here()
+        from capax.training.evaluate import evaluate
+
+        cost_name = Run(self.folder).config.cost_name
+        words = cost_name.replace("_", " ")
+
+        def show(row: dict[str, Any]) -> None:
+            if not self.json:
+                numbers = f"return {row['return']:.2f}  {words} {row[cost_name]:.2f}"
+                print(f"episode {row['episode']}  {numbers}{'  violation' if row['violation'] else ''}", flush=True)
+
+        film = self.folder / "video.mp4" if self.video else None
+        result = evaluate(
+            self.folder,
+            episodes=self.episodes,
+            seed=self.seed,
+            cost=import_function(self.cost),
+            film=film,
+            on_episode=show,
+        )
+        if self.json:
+            sys.stdout.write(folder.to_json(result.as_dict()))
+            return
+        limit = "no limit" if result.limit is None else f"limit {result.limit:g}"
+        paid = result.mean_discounted_cost if result.discounted else result.mean_cost
+        print(
+            f"mean of {self.episodes}: return {result.mean_return:.2f}, {words} {paid:.2f} ({limit}), "
+            f"{result.violations} violation{'s' * (result.violations != 1)}"
+        )
+        if film is not None:
+            print(f"Written to {film}")
+
+
+@dataclass(frozen=True)
+class Report:
+    """Compare runs: a table of their last episodes, and with --out a picture of return, cost and κ."""
+
+    folders: tyro.conf.Positional[tuple[Annotated[Path, tyro.conf.arg(metavar="RUN")], ...]]
+    """Folders that capax train has written."""
+    out: Path | None = None
+    """A PNG to write."""
+    json: bool = False
+    """Print the table as JSON, and nothing else, on standard output."""
+
+    def run(self) -> None:
+        if not self.folders:
+            raise InputError("no run is named: give the folders of one or more runs, as in capax report runs/*.")
+        from capax.report.runs import print_table, report, summaries
+
+        runs = [Run(path) for path in self.folders]
+        rows = summaries(runs)
+        if self.out is not None:
+            report(runs, self.out)  # before anything is printed: it may be refused
+        if self.json:
+            sys.stdout.write(folder.to_json(rows))
+            return
+        print_table(runs)
+        if self.out is not None:
+            print(f"Written to {self.out}")

@@ -1,0 +1,121 @@
+"""`capax train`: a run from the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from capax.cli.options import (
+    Count,
+    Device,
+    assignment,
+    find_modules_here,
+    how_to_continue,
+    import_function,
+    is_complete,
+    parse_lanes,
+    use_device,
+)
+from capax.core.errors import InputError
+from capax.runs.run import CONFIG
+from capax.runtime.signals import leaving
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train an agent that keeps the cost of its episodes under a limit while it learns."""
+
+    task: tyro.conf.Positional[str]
+    """A Gymnasium id (`capax tasks` lists ours), or module:Id for one that a module of yours registers."""
+    method: str = "cap"
+    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions; ppo, ppo-lag,
+    focops: without a model; calibrated: a margin in standard errors, for finite worlds; or one that you have registered."""
+    kappa: str | None = None
+    """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (pi in a finite world)."""
+    violation_rate: float | None = None
+    """Share of the planned episodes that may exceed the limit (conformal); None: the task's own, or else 0.02."""
+    cost_limit: float | None = None
+    """Cost that an episode may have; None: the task's own."""
+    discounted: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The limit is on the discounted cost; without this and the next, on what the task says, or else undiscounted."""
+    undiscounted: tyro.conf.FlagCreatePairsOff[bool] = False
+    """The limit is on the plain sum of an episode's costs."""
+    cost: str | None = None
+    """A cost function of yours, as MODULE:FUNCTION; it gets (obs, action, next_obs, info). None: info["cost"]."""
+    env_kwargs: tuple[str, ...] = ()
+    """Arguments of the environment's constructor, as NAME=VALUE (frame_skip=2 wind=true)."""
+    steps: Count = 100_000
+    """Environment steps (1e5 will do); the episode in which they end is played to its end."""
+    episode_steps: Count | None = None
+    """Steps after which an episode is cut off; None: the environment's own time limit."""
+    seed: int = 0
+    """Everything random follows from it."""
+    preset: str | None = None
+    """paper: the paper's sizes, for a GPU; fast: far fewer model evaluations, for two CPU cores; or one that you have
+    registered. None: fast where JAX has no GPU, paper where it has one."""
+    set: tuple[str, ...] = ()
+    """Single settings to change, of the preset or of the rule for κ, as NAME=VALUE (population=200 gain=0.2);
+    `capax settings` lists them."""
+    initial_data: Path | None = None
+    """An .npz of logged transitions (obs, action, reward, cost, next_obs) to begin with, instead of random steps."""
+    logger: tuple[str, ...] | None = None
+    """Loggers in addition to episodes.jsonl: tensorboard. None: tensorboard if tensorboardX is installed."""
+    lanes: str | None = None
+    """Several runs at once, each in its own folder within --out: a number of runs, with seeds from --seed on, or the values of
+    an option, as in kappa=0.1,1,10."""
+    device: Device | None = None
+    """Where to compute; None: a GPU if JAX finds one."""
+    out: Path | None = None
+    """Folder of the run; None: runs/TASK-METHOD-SEED."""
+    force: bool = False
+    """Overwrite a run that exists."""
+    resume: bool = False
+    """Continue a run that exists; begin one if there is none."""
+
+    def run(self) -> None:
+        if self.force and self.resume:
+            raise InputError("--force and --resume contradict each other: give one of them.")
+        if self.undiscounted and self.discounted:
+            raise InputError("--discounted and --undiscounted contradict each other: give one of them.")
+        if str(self.out) == "":
+            raise InputError("--out is empty: name a folder for the run, or omit --out.")
+        use_device(self.device)
+        find_modules_here()
+        # these take a while to import, and a misspelt option is refused before
+        from capax.training.lane_runs import train_lanes
+        from capax.training.request import Request
+        from capax.training.train import train_request
+
+        request = Request(
+            env=self.task,
+            steps=self.steps,
+            out=self.out,
+            method=self.method,
+            kappa=self.kappa,
+            violation_rate=self.violation_rate,
+            cost_limit=self.cost_limit,
+            discounted=self.discounted if self.discounted or self.undiscounted else None,
+            cost=import_function(self.cost),
+            initial_data=self.initial_data,
+            episode_steps=self.episode_steps,
+            seed=self.seed,
+            preset=self.preset,
+            settings=dict(assignment(text) for text in self.set),
+            env_kwargs=dict(assignment(text, "--env-kwargs", "frame_skip=2") for text in self.env_kwargs),
+            loggers=self.logger,
+            force=self.force,
+            resume=self.resume,
+        )
+        out = request.folder
+        if self.lanes is not None:
+            again = f"each lane is safe in {out} up to its last episode; continue with the same command and --resume"
+            with leaving(lambda: again):
+                for run in train_lanes(train_request, request, parse_lanes(self.lanes)):
+                    print(run)
+            return
+        done = self.resume and (out / CONFIG).exists() and is_complete(out, self.steps)
+        with leaving(lambda: how_to_continue(out)):
+            finished = train_request(request)
+        print(f"already complete: {finished}" if done else finished)

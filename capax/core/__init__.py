@@ -1,0 +1,1 @@
+"""Contracts between the parts, and the loop of Algorithm 1."""

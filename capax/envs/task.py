@@ -1,0 +1,295 @@
+"""Adapter from any Gymnasium environment to one form: float64 or image observations, actions in [-1, 1], and a cost."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import gymnasium as gym
+import numpy as np
+from numpy import ndarray as Array
+
+from capax.core.actions import ActionBox
+from capax.core.checks import LARGEST, error_text, is_number, numbers, short_repr, whole
+from capax.core.contracts import EnvTask, Kind
+from capax.core.errors import EnvironmentFailed, InputError
+from capax.envs.spaces import action_bounds, image_shape, observation_size
+
+MAX_NUMBER = float(np.finfo(np.float32).max)
+"""The largest number that the networks, in float32, can read."""
+NO_SEED = re.compile(r"unexpected keyword argument 'seed'|takes no keyword arguments")
+"""Python's error message for a reset without `seed`, as in old Gym."""
+Cost = Callable[[Array, Array, Array, Mapping[str, Any]], Any]
+"""`cost(obs, action, next_obs, info)`, with the action in the environment's own units."""
+
+
+class Step(NamedTuple):
+    """The result of one action."""
+
+    obs: Array
+    """`[S]`, float64, or an image `[64, 64, C]`, uint8."""
+    reward: float
+    cost: float
+    terminated: bool
+    """The task ended here: no reward and no cost can follow."""
+    truncated: bool
+    """The episode was cut off here, but the task did not end."""
+    info: Mapping[str, Any]
+    frames: tuple[float, ...] = (0.0,)
+    """The reward of each frame during which the action was repeated."""
+
+
+class GymTask(EnvTask):
+    """An environment with checked spaces, a cost in each step, and episodes that are cut after `episode_steps`.
+
+    `cost_limit`, `discounted`, `violation_rate` and `repeat` are those that the environment is registered with, or None
+    (`repeat`: 1). Observations are flat or images. For images `image` is their shape and `obs_dim` is 0. An error of
+    the environment or of the cost function in a reset or a step raises `EnvironmentFailed`, which says what happened
+    and when.
+    """
+
+    def __init__(self, env: Any, *, name: str, cost: Cost | None = None, episode_steps: int | None = None) -> None:
+        if cost is not None and not callable(cost):
+            raise InputError(f"cost is {short_repr(cost)}: give a function cost(obs, action, next_obs, info).")
+        for part in ("reset", "step"):
+            part_of(env, name, part)
+        self.env, self.name = env, name
+        self._space = part_of(env, name, "action_space")
+        self.low, self.high = action_bounds(self._space, name)
+        self.action_box = ActionBox(self.low, self.high, self._space.shape, str(self._space.dtype))
+        self.action_dim = self.action_box.size
+        space = part_of(env, name, "observation_space")
+        self.image = image_shape(space, name)
+        self.kind: Kind = "vector" if self.image is None else "image"
+        self.obs_dim = 0 if self.image is not None else observation_size(space, name)
+        self._dtype = getattr(space, "dtype", None)
+        spec = part_of(env, name, "spec", None)
+        self.repeat, self.violation_rate = repeat_of(spec, name)
+        self.episode_steps = _episode_steps(env, spec, name, episode_steps)
+        self.cost_limit, self.discounted = limit_of(spec, name)
+        self._cost = cost
+        self._obs: Array | None = None
+        self._steps = 0
+
+    def reset(self, seed: int) -> Array:
+        """Begin the episode of this seed and return its first observation `[S]`."""
+        self._steps, self._obs, seed = 0, None, int(seed)
+        result = self._guarded(lambda: self.env.reset(seed=seed), "reset")
+        if not isinstance(result, tuple | list) or len(result) != 2:
+            raise EnvironmentFailed(
+                f"{self.name} does not return (observation, info) from reset but {short_repr(result)}: return both; old "
+                "Gym returned the observation alone."
+            )
+        self._info(result[1])
+        self._obs = self._observation(result[0])
+        return self._obs.copy()
+
+    def step(self, action: Any) -> Step:
+        """Act with `action` in [-1, 1]^A, which is scaled to [low, high]."""
+        if self._obs is None:
+            raise InputError(f"{self.name} was not reset: call reset before the first step.")
+        self._steps += 1
+        native = self._native(action)
+        result = self._guarded(lambda: self.env.step(native), "step")
+        count = len(result) if isinstance(result, tuple | list) else 1
+        if count not in (5, 6):
+            raise EnvironmentFailed(
+                f"{self.name} returns {count} item{'s' * (count != 1)}{self._when()}: return (observation, reward, "
+                "terminated, truncated, info), or six items with the cost after the reward."
+            )
+        obs = self._observation(result[0])
+        reward = self._number(result[1], "reward")
+        terminated = bool(self._number(result[-3], "terminated flag"))
+        truncated = bool(self._number(result[-2], "truncated flag"))
+        info = self._info(result[-1])
+        if self._cost is not None:
+            transition = self._obs.copy(), native, obs.copy(), info
+            paid = self._guarded(lambda: self._cost(*transition), "", "The cost function")  # type: ignore[misc]
+        elif count == 6:
+            paid = result[2]
+        elif self._guarded(lambda: "cost" in info, "info"):
+            paid = self._guarded(lambda: info["cost"], "info")
+        else:
+            raise EnvironmentFailed(
+                f"{self.name} reports no cost{self._when()}: put it into info['cost'], return it from step as the "
+                "third of six items, or give a function cost(obs, action, next_obs, info)."
+            )
+        cut = self.episode_steps is not None and self._steps >= self.episode_steps
+        self._obs = obs
+        frames = (reward,) if self.repeat == 1 else self._frames(info)
+        return Step(obs.copy(), reward, self._number(paid, "cost"), terminated, truncated or cut, info, frames)
+
+    def render(self) -> Any:
+        """The environment's picture, or None if it cannot draw."""
+        try:
+            return self.env.render() if hasattr(self.env, "render") else None
+        except gym.error.DependencyNotInstalled as error:
+            raise InputError(f"{self.name} cannot be drawn, {error_text(error)}: install what it needs.") from error
+        except Exception as error:
+            raise EnvironmentFailed(f"{self.name} raised {error_text(error)} in render: fix its render.") from error
+
+    def close(self) -> None:
+        """Close the environment. Errors are ignored."""
+        with suppress(Exception):
+            self.env.close()
+
+    def _guarded(self, call: Callable[[], Any], part: str, who: str = "") -> Any:
+        """The result of the user's code. An error becomes `EnvironmentFailed`, which says when it happened."""
+        try:
+            return call()
+        except EnvironmentFailed:
+            raise
+        except Exception as error:
+            advice = f"fix its {part}" if part else "fix it"
+            if part == "reset" and isinstance(error, TypeError) and NO_SEED.search(error_text(error)):
+                advice = "let it take seed, as in def reset(self, *, seed=None, options=None)"
+            raise EnvironmentFailed(
+                f"{who or self.name} raised {error_text(error)}{self._when()}: {advice}."
+            ) from error
+
+    def _native(self, action: Any) -> Array:
+        """The action in the environment's shape, range and type."""
+        try:
+            unit = numbers(action).ravel()
+        except (TypeError, ValueError):
+            unit = np.zeros(0)
+        if unit.size != self.action_dim or not np.isfinite(unit).all():
+            raise InputError(
+                f"The action is {short_repr(action)}{self._when()}: give {self.action_dim} finite numbers in [-1, 1]."
+            )
+        return self.action_box.to_env(unit)
+
+    def _frames(self, info: Mapping[str, Any]) -> tuple[float, ...]:
+        """The reward of each frame of a repeated action."""
+        rewards = self._array(info.get("rewards"), "info['rewards']").ravel()
+        if not 1 <= rewards.size <= self.repeat:
+            raise EnvironmentFailed(
+                f"{self.name} repeats actions {self.repeat} times but has {rewards.size} numbers in info['rewards']"
+                f"{self._when()}: put the reward of each frame there."
+            )
+        return tuple(rewards.tolist())
+
+    def _picture(self, value: Any) -> Array:
+        """A copy of an image observation, in uint8."""
+        try:
+            image = np.array(value)
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"The observation of {self.name} is {short_repr(value)}{self._when()}, not an image: return an array."
+            ) from error
+        if image.shape != self.image or image.dtype != self._dtype:
+            raise EnvironmentFailed(
+                f"The observation of {self.name} is {image.dtype} of shape {image.shape}{self._when()}: return "
+                f"{self._dtype} of shape {self.image}, as its observation space says."
+            )
+        if image.dtype == np.uint8:
+            return image
+        if not (image >= 0.0).all() or not (image <= 1.0).all():  # NaN is neither
+            raise EnvironmentFailed(
+                f"The image of {self.name} has numbers outside of [0, 1]{self._when()}: return floats in it, or uint8."
+            )
+        return np.round(255.0 * image).astype(np.uint8)
+
+    def _observation(self, value: Any) -> Array:
+        """A copy of an observation: some environments write into the same array at each step."""
+        if self.image is not None:
+            return self._picture(value)
+        obs = self._array(value, "observation")
+        if obs.shape != (self.obs_dim,):
+            raise EnvironmentFailed(
+                f"The observation of {self.name} has shape {obs.shape}{self._when()}: "
+                f"return shape ({self.obs_dim},), as its observation space says."
+            )
+        return obs
+
+    def _number(self, value: Any, what: str) -> float:
+        if isinstance(value, float | bool) and abs(value) <= MAX_NUMBER:  # the usual case; False for NaN
+            return float(value)
+        number = self._array(value, what)
+        if number.size != 1:
+            raise EnvironmentFailed(f"The {what} of {self.name} is {number.size} numbers{self._when()}: return one.")
+        return float(number.item())
+
+    def _info(self, value: Any) -> Mapping[str, Any]:
+        if value is not None and not isinstance(value, Mapping):
+            raise EnvironmentFailed(f"The info of {self.name} is {short_repr(value)}{self._when()}: return a dict.")
+        return {} if value is None else value
+
+    def _array(self, value: Any, what: str) -> Array:
+        try:
+            array = numbers(value)
+        except Exception as error:
+            raise EnvironmentFailed(
+                f"The {what} of {self.name} is {short_repr(value)}{self._when()}, not a number: return numbers."
+            ) from error
+        if np.abs(array).max(initial=0.0) <= MAX_NUMBER:  # False for NaN
+            return array
+        if not np.isfinite(array).all():
+            raise EnvironmentFailed(f"The {what} of {self.name} is not finite{self._when()}: return finite numbers.")
+        raise EnvironmentFailed(f"The {what} of {self.name} is too large for float32{self._when()}: rescale it.")
+
+    def _when(self) -> str:
+        return f" in step {self._steps} of the episode" if self._steps else " after the reset"
+
+
+def part_of(env: Any, name: str, part: str, *default: Any) -> Any:
+    """An attribute of the environment. Some environments compute it, which may fail."""
+    try:
+        return getattr(env, part, *default)
+    except AttributeError:
+        raise InputError(f"{name} has no {part}: give a Gymnasium environment.") from None
+    except Exception as error:
+        raise EnvironmentFailed(f"{name} raised {error_text(error)} when its {part} was read: fix that.") from error
+
+
+def limit_of(spec: Any, name: str) -> tuple[float | None, bool | None]:
+    """The `cost_limit` and `discounted` that an environment is registered with, or None for each."""
+    registered = getattr(spec, "kwargs", None)
+    registered = registered if isinstance(registered, Mapping) else {}
+    limit, discounted = registered.get("cost_limit"), registered.get("discounted")
+    if limit is not None:
+        if not is_number(limit) or not np.isfinite(numbers(limit)):
+            raise InputError(f"{name} is registered with cost_limit={short_repr(limit)}: register a finite number.")
+        limit = float(limit)
+    if discounted is not None and not isinstance(discounted, bool):
+        raise InputError(f"{name} is registered with discounted={short_repr(discounted)}: register True or False.")
+    return limit, discounted
+
+
+def repeat_of(spec: Any, name: str) -> tuple[int, float | None]:
+    """The `action_repeat` and `violation_rate` that an environment is registered with, or 1 and None."""
+    registered = getattr(spec, "kwargs", None)
+    registered = registered if isinstance(registered, Mapping) else {}
+    rate = registered.get("violation_rate")
+    if rate is not None and not (is_number(rate) and 0.0 < rate < 1.0):
+        raise InputError(f"{name} is registered with violation_rate={short_repr(rate)}: register one between 0 and 1.")
+    return whole(f"action_repeat of {name}", registered.get("action_repeat", 1)), None if rate is None else float(rate)
+
+
+def time_limits(env: Any, name: str) -> list[int]:
+    """The limits of each TimeLimit among an environment's wrappers."""
+    limits = []
+    while isinstance(env, gym.Wrapper):
+        if isinstance(env, gym.wrappers.TimeLimit):
+            limits.append(episode_length(env._max_episode_steps, name))
+        env = env.env
+    return limits
+
+
+def episode_length(steps: Any, name: str) -> int:
+    """The length of an episode that an environment names. It is capped at `LARGEST`, which no episode reaches."""
+    return min(LARGEST, whole(f"the number of steps that {name} ends after", steps, most=2**63))
+
+
+def _episode_steps(env: Any, spec: Any, name: str, requested: int | None) -> int | None:
+    """Steps until an episode is cut: `requested`, or the environment's own limit, or None."""
+    limits = time_limits(env, name)
+    if requested is None:
+        registered = getattr(spec, "max_episode_steps", None)
+        return min(limits) if limits else None if registered is None else episode_length(registered, name)
+    requested = whole("episode_steps", requested)
+    if limits and requested > min(limits):
+        raise InputError(f"episode_steps is {requested}, but {name} ends after {min(limits)}: give at most that many.")
+    return requested

@@ -1,0 +1,62 @@
+"""Call a function in a new process, for calls that may crash, hang or print."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+ANSWER_TIMEOUT_S = 60.0
+"""Seconds to wait for an answer."""
+CODE = """
+import json, os, sys
+from importlib import import_module
+module, function, *arguments = sys.argv[1:]
+try:
+    reply = {"answer": getattr(import_module(module), function)(*arguments)}
+except Exception as error:
+    kind = type(error).__name__
+    reply = {"error": str(error) if kind == "InputError" else f"{kind}: {error}" if str(error) else kind}
+print("\\n" + json.dumps(reply), flush=True)
+os._exit(0)  # the answer is complete, whatever a library prints or breaks at exit
+"""
+
+
+class CallFailed(RuntimeError):
+    """There is no answer. The message says why."""
+
+
+def call(function: Callable[..., Any], *arguments: str, without: Sequence[str] = ()) -> Any:
+    """The value that a module's function returns in a new process, without the environment variables `without`.
+
+    The value is passed as JSON. The new process finds the same modules as this one.
+    """
+    environment = {name: value for name, value in os.environ.items() if name not in without}
+    environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
+    command = [sys.executable, "-c", CODE, function.__module__, function.__name__, *arguments]
+    with subprocess.Popen(
+        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, encoding="utf-8", errors="replace", start_new_session=True,
+    ) as process:  # fmt: skip
+        try:
+            out, err = process.communicate(timeout=ANSWER_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise CallFailed(f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)  # also the processes that it has started
+    if process.returncode < 0:
+        raise CallFailed(f"the process was stopped ({signal.strsignal(-process.returncode)})")
+    if process.returncode > 0:
+        raise CallFailed((err.strip().splitlines() or [f"the process ended with code {process.returncode}"])[-1])
+    try:
+        reply = json.loads(out.splitlines()[-1])  # the last line: a library may have printed others
+    except (IndexError, ValueError):
+        raise CallFailed("the process ended without an answer") from None
+    if "error" in reply:
+        raise CallFailed(reply["error"])
+    return reply["answer"]

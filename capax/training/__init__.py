@@ -1,0 +1,1 @@
+"""From an environment and a limit to a run folder."""

@@ -1,0 +1,88 @@
+"""What a run is made of: the agent and the start policy that follow from its configuration alone."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from capax.agents.starters import Random, Scripted, StickyRandom
+from capax.core.checks import short_repr
+from capax.core.contracts import Agent
+from capax.core.errors import InputError
+from capax.core.types import Spec
+from capax.envs.task import GymTask
+from capax.kappa.checked import CheckedRule
+from capax.kappa.conformal import DEFAULT_RATE
+from capax.kappa.rules import make_rule
+from capax.runs.config import RunConfig
+from capax.tabular.gridworld import World
+from capax.training.methods import METHODS, Ingredients, find_method
+from capax.training.presets import parse_settings
+
+
+class Own(NamedTuple):
+    """Objects of the user's that a run needs and that no file holds."""
+
+    rule: CheckedRule | None = None
+    starter: Scripted | None = None
+
+
+class Built(NamedTuple):
+    """What the loop needs beside a collector."""
+
+    agent: Agent[Any]
+    starter: Agent[Any] | None
+    start: float
+    """Random steps at the beginning; infinite where nothing is learned."""
+    spec: Spec
+    """The limit that the agent is held to."""
+    settings: Any
+    """The method's."""
+
+
+def build(config: RunConfig, world: World | None = None, own: Own | None = None) -> Built:
+    """The agent of a run; a resumed run gets the same one."""
+    own = own or Own()
+    if config.method not in METHODS:
+        raise InputError(f"the run uses the method {config.method}: register it first, with capax.register.")
+    method = find_method(config.method, config.kind)
+    settings = method.settings[config.kind]
+    settings = None if settings is None else parse_settings(settings, config.settings)
+    if config.own_kappa and own.rule is None:
+        raise InputError(f"the run uses the rule {config.kappa}, which is your own: hand it over again, as kappa=.")
+    rate = config.violation_rate or DEFAULT_RATE  # the rules of a finite world use none
+    rule = own.rule or make_rule(config.kappa, config.kind, rate, config.rule)
+    spec = config.spec(constrained=method.constrained)
+    agent = method.build(Ingredients(spec, rule, settings, config, world))
+    if not isinstance(agent, Agent):
+        raise InputError(f"{method.name} builds a {type(agent).__name__}: let its class inherit from capax.Agent.")
+    start = method.start_steps(config, settings)
+    if world is not None:
+        return Built(agent, None, start, spec, settings)
+    random = (Random if config.image is None else StickyRandom)(spec, config.action_box.size)
+    return Built(agent, own.starter or random, start, spec, settings)
+
+
+def starter_of(task: GymTask, policy: Any) -> Scripted | None:
+    """A user's policy for the start."""
+    if policy is None:
+        return None
+    if not callable(policy):
+        raise InputError(f"initial_policy is of type {type(policy).__name__}: give a function obs -> action.")
+    return Scripted(Spec(float("inf"), 0.99), task.action_dim, policy, task.action_box)
+
+
+def own_rule(config: RunConfig, kappa: Any) -> CheckedRule | None:
+    """The user's rule of a run, which must be handed over again: nothing is imported by name."""
+    if not config.own_kappa:
+        if kappa is not None:
+            raise InputError(f"kappa is {short_repr(kappa)}, but the run chose {config.kappa}: omit it.")
+        return None
+    if kappa is None:
+        raise InputError(
+            f"the run was trained with a rule of your own, {config.kappa}: hand it over again in Python, as "
+            f"kappa={config.kappa}(...)."
+        )
+    rule = kappa if isinstance(kappa, CheckedRule) else CheckedRule(kappa)
+    if rule.name != config.kappa:
+        raise InputError(f"kappa is a {rule.name}, but the run was trained with {config.kappa}: hand over that rule.")
+    return rule

@@ -1,0 +1,72 @@
+"""Warnings about a run that does not go well, with what to try."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from capax.runs.config import RunConfig
+
+WINDOW = 10
+"""Planned episodes that are compared with as many before them."""
+CLEAR_FALL = 5.0
+"""Standard errors by which the mean return must fall. The comparison is made after every episode: with 2, returns that only
+scatter would seem to fall in most runs, with 5 in less than one of a hundred runs of 300 episodes."""
+FAR_BELOW = 0.25
+"""Share of the limit below which a cost counts as far below it."""
+
+
+class Monitor:
+    """Looks at the rows of a run."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._config = config
+        self._returns: deque[float] = deque(maxlen=2 * WINDOW)
+        self._costs: deque[float] = deque(maxlen=WINDOW)
+        self._warned_of_fall = False
+
+    def warnings(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """What is worth telling after an episode."""
+        if row.get("feasible") in (0.0, False):
+            yield self._nothing_feasible()
+        if row.get("bad_fits"):
+            yield "a fit gave a model that is not finite: the last good parameters are used."
+        if row.get("plan_bad"):
+            yield "a plan was not finite: the last good parameters, or the plan before it, were used."
+        if row["phase"] != "random":
+            yield from self._too_careful(row)
+
+    def _nothing_feasible(self) -> str:
+        """What to do when the model saw no way to keep the limit. It is shown once, so it names no episode."""
+        if self._config.cost_limit is None or self._config.method == "cem":
+            return "in a whole episode no plan was finite: the model has diverged, so lower learning_rate."
+        return (
+            f"in a whole episode no plan was within the limit of {self._config.limit:g}, so the least costly was chosen; if "
+            "that continues, raise the cost limit or the violation rate, choose a smaller κ (--kappa), or begin with better "
+            "data (initial_data)."
+        )
+
+    def _too_careful(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """A cost far below the limit while the return falls: the limit is not what holds the agent back. It is shown once."""
+        config = self._config
+        if self._warned_of_fall or config.kappa is None:  # without κ, nothing makes an agent careful
+            return
+        self._returns.append(float(row["return"]))
+        self._costs.append(float(row[config.cost_name]))
+        if not 0.0 < config.limit < math.inf or len(self._returns) < 2 * WINDOW or config.kind == "finite":
+            return
+        before, now = np.split(np.array(self._returns), 2)
+        noise = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / WINDOW)
+        share = float(np.mean(self._costs)) / config.limit
+        if share < FAR_BELOW and now.mean() < before.mean() - CLEAR_FALL * noise:
+            self._warned_of_fall = True
+            yield (
+                f"the cost of the last {WINDOW} episodes is {share:.0%} of the limit, and their return has fallen from "
+                f"{before.mean():.3g} to {now.mean():.3g}: the agent is too careful, or it ends its episodes to save cost. Try a "
+                "higher --violation-rate, a small fixed κ (--kappa 0.1), a longer horizon (--set horizon=40), or see whether "
+                "ending an episode should cost something."
+            )

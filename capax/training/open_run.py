@@ -1,0 +1,17 @@
+"""`capax.open_run`: a run folder that exists, to be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from capax.core.errors import InputError
+from capax.runs.run import CONFIG, Run
+from capax.training.request import path_of
+
+
+def open_run(folder: str | Path | Run) -> Run:
+    """The run in a folder: its `config`, its `episodes` and its `interrupted` ones. Nothing in the folder is changed."""
+    run = folder if isinstance(folder, Run) else Run(path_of(folder))
+    if not (run.folder / CONFIG).is_file():
+        raise InputError(f"{run.folder} holds no {CONFIG}: name a folder that capax train has written.")
+    return run

@@ -1,0 +1,124 @@
+"""Presets: sizes of a method under one name. `paper` is what the settings' defaults are; `fast` is for two CPU cores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import jax
+
+from capax.core.checks import nearest, short_repr
+from capax.core.contracts import Kind
+from capax.core.errors import InputError
+from capax.core.registry import Registry
+from capax.core.settings import describe
+
+
+@dataclass(frozen=True)
+class Preset:
+    """Settings that differ from those of another preset.
+
+    `capax.register(Preset("tiny", {"population": 20}, base="fast"))` adds one.
+    """
+
+    name: str
+    settings: Mapping[str, Any]
+    """Names and values, as for `--set`."""
+    image: Mapping[str, Any] | None = None
+    """What replaces `settings` for tasks with images; None: the same."""
+    base: str = "paper"
+    """The preset that is changed."""
+    methods: tuple[str, ...] | None = None
+    """Methods that it changes; others keep their sizes. None: all."""
+
+
+PLANNING_METHODS = ("cap", "ccem", "cem", "random")
+FAST: dict[str, Any] = dict(
+    layers=3, particles=5, least_updates=300, most_updates=600, horizon=20, iterations=3, population=64, elites=10,
+    colour=0.5, shrink=1.3, keep=0.3, execute="best", start_steps=300, fit_every=300,
+)  # fmt: skip
+FAST_IMAGE: dict[str, Any] = dict(
+    deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=6, updates=60, learning_rate=3e-3, horizon=10, iterations=4,
+    population=100, elites=12, colour=0.5, keep=0.3, execute="best", start_steps=500,
+)  # fmt: skip
+PRESETS: Registry[Preset] = Registry(
+    "preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE, methods=PLANNING_METHODS)}
+)
+"""`paper`: the hyper-parameter table and the published code, for a GPU. `fast`: the same algorithm with about a hundredth of
+the model evaluations per plan."""
+
+
+def default_preset() -> str:
+    """`paper` where JAX computes on a GPU, `fast` elsewhere."""
+    return "paper" if jax.default_backend() == "gpu" else "fast"
+
+
+def preset_settings(settings: Any, method: str, kind: Kind, preset: str) -> Any:
+    """A method's settings, changed as a preset says."""
+    chosen = PRESETS.find(preset)
+    if preset != "paper":
+        settings = preset_settings(settings, method, kind, chosen.base)
+    if settings is None or (chosen.methods is not None and method not in chosen.methods):
+        return settings
+    own = chosen.image if kind == "image" and chosen.image is not None else chosen.settings
+    return changed(settings, own)
+
+
+def as_changes(changes: Any) -> Mapping[str, Any]:
+    """Changes of settings, checked to be names with values; None: no changes."""
+    if changes is None:
+        return {}
+    if not isinstance(changes, Mapping):
+        raise InputError(f"settings is {short_repr(changes)}: give names with values, as in {{'population': 200}}.")
+    return changes
+
+
+def changed(settings: Any, changes: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Any:
+    """Settings with some of them changed. Names are those of the settings and of their parts; `more` are other valid names."""
+    parts: dict[str, Any] = {f.name: v for f in fields(settings) if is_dataclass(v := getattr(settings, f.name))}
+    homes = {f.name: part for part, value in parts.items() for f in fields(value)}
+    homes |= {f.name: "" for f in fields(settings) if f.name not in parts}
+    own: dict[str, dict[str, Any]] = {part: {} for part in ("", *parts)}
+    for name, value in changes.items():
+        if not isinstance(name, str) or name not in homes:
+            raise InputError(f"there is no setting {short_repr(name)}: {_hint(name, {**homes, **(more or {})})}")
+        own[homes[name]][name] = value
+    settings = replace(settings, **{part: replace(value, **own[part]) for part, value in parts.items()}, **own[""])
+    if own.get("cem", {}).get("keep") and int(settings.cem.keep * settings.cem.elites) == 0:
+        keep, elites = settings.cem.keep, settings.cem.elites
+        raise InputError(f"keep is {keep} of {elites} elites, which is none: give 0, or at least {1.0 / elites:g}.")
+    return settings
+
+
+def parse_settings(example: Any, saved: Mapping[str, Any]) -> Any:
+    """Settings from what `config.json` holds; `example` shows which there are."""
+    names = {f.name for f in fields(example)}
+    if not isinstance(saved, Mapping) or set(saved) != names:
+        differing = sorted(set(saved) ^ names) if isinstance(saved, Mapping) else ["all"]
+        raise InputError(
+            f"the run has other settings ({', '.join(differing)}) than this capax knows: use the capax that it was trained "
+            "with."
+        )
+    values = {
+        f.name: parse_settings(value, saved[f.name])
+        if is_dataclass(value := getattr(example, f.name))
+        else saved[f.name]
+        for f in fields(example)
+    }
+    return type(example)(**values)
+
+
+def setting_of(settings: Any, name: str, default: Any) -> Any:
+    """A setting by its name, wherever in the parts it is; `default` if there is none."""
+    return next((info.default for info in describe(settings) if info.name == name), default) if settings else default
+
+
+def as_table(settings: Any) -> dict[str, Any]:
+    """Settings as `config.json` holds them."""
+    return {} if settings is None else asdict(settings)
+
+
+def _hint(name: Any, names: Mapping[str, Any]) -> str:
+    near = nearest(name, names) if isinstance(name, str) else []
+    return f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(names)}."

@@ -1,0 +1,175 @@
+"""What is kept of a run, in an order in which it can be stopped at any moment.
+
+While an episode is played its steps go to the journal. When it has ended, a checkpoint with its row is written, then the row
+itself, then the journal is deleted: whichever of these a stop prevents, `reconcile` knows what is missing.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from capax.core.checks import error_text
+from capax.core.errors import InputError
+from capax.core.loop import Outcome, Progress
+from capax.core.types import Episode
+from capax.envs.task import Step
+from capax.runs import folder, journal
+from capax.runs.checkpoint import Checkpoints, Saved
+from capax.runs.config import RunConfig
+from capax.runs.journal import InterruptedEpisode, Journal
+from capax.runs.loggers import LoggerGroup
+from capax.runs.progress import ProgressLine
+from capax.runs.run import EPISODES, INTERRUPTED, Run
+from capax.runtime import lanes
+from capax.training.monitor import Monitor
+from capax.training.rows import Violations, make_row
+
+OnEpisode = Callable[[dict[str, Any]], Any]
+
+
+class Recorder:
+    """Records a run as it happens."""
+
+    def __init__(
+        self,
+        run: Run,
+        config: RunConfig,
+        *,
+        start: float,
+        at: Progress,
+        row: Mapping[str, Any] | None,
+        checkpoints: Checkpoints,
+        line: ProgressLine,
+        loggers: LoggerGroup,
+        repeats: Iterable[InterruptedEpisode] = (),
+        group: int = 1,
+        on_episode: OnEpisode | None = None,
+    ) -> None:
+        """`start` steps are random. `row` is the last one that was written. Episodes are played in groups of `group`."""
+        self._run, self._config, self._start = run, config, start
+        self._at, self._checkpoints, self._line, self._loggers = at, checkpoints, line, loggers
+        self._counts = Violations() if row is None else Violations.of_row(row)
+        self._seconds_before = 0.0 if row is None else float(row["time"]["seconds"])
+        self._steps = at.steps
+        self._journal, self._monitor, self._on_episode = Journal(run.folder, repeats), Monitor(config), on_episode
+        self._ends: deque[tuple[float, int]] = deque(maxlen=group)
+        """When the last group of episodes ended, and the steps until then."""
+        self.stopped = False
+        """`on_episode` has returned False."""
+
+    def reset(self, obs: Any) -> None:
+        """An episode begins."""
+        self.reset_ahead(0, obs)
+
+    def step(self, action: Any, step: Step) -> None:
+        """A step was taken."""
+        self.step_ahead(0, action, step)
+
+    def reset_ahead(self, ahead: int, obs: Any) -> None:
+        """An episode begins, `ahead` places after the next one in number."""
+        self._journal.begin(self._at.number + ahead, self._at.steps, self._phase, obs)
+
+    def step_ahead(self, ahead: int, action: Any, step: Step) -> None:
+        """A step was taken in that episode."""
+        lanes.stop_if_requested()
+        self._journal.step(self._at.number + ahead, step.reward, step.cost, action, step.obs)
+        self._steps += len(step.frames)
+        self._line.step(self._steps)
+
+    def whole_episode(self, episode: Episode) -> None:
+        """An episode was simulated as a whole."""
+        self._journal.whole(self._at.number, self._at.steps, self._phase, episode)
+
+    @property
+    def at(self) -> Progress:
+        """Where the run stands: after the last episode that was recorded."""
+        return self._at
+
+    def close(self) -> None:
+        """Close the journal, and leave it as it is."""
+        self._journal.close()
+
+    @property
+    def _phase(self) -> str:
+        return "random" if self._at.steps < self._start else "plan"
+
+    def record(self, outcomes: Iterable[Outcome]) -> None:
+        """Record every episode as it ends, until there are no more or `on_episode` returns False."""
+        self._ends.append((time.monotonic(), self._at.steps))
+        began = self._ends[0][0] - self._seconds_before
+        for outcome in outcomes:
+            now = time.monotonic()
+            violation = outcome.episode.paid > self._config.limit
+            self._counts = self._counts.after(outcome.episode, violation)
+            clock = {
+                "seconds": round(now - began, 3),
+                "steps_per_second": steps_per_second(outcome.steps - self._ends[0][1], now - self._ends[0][0]),
+            }
+            row = make_row(outcome, self._config, violation, self._counts) | {"time": clock}
+            self._checkpoints.save(outcome.progress, row, self._config)
+            folder.append(self._run.folder / EPISODES, json.dumps(row, allow_nan=False) + "\n")
+            self._journal.end(outcome.number)
+            self._ends.append((now, outcome.steps))
+            self._at = outcome.progress
+            self._loggers.log(row)
+            self._show(row)
+            if self._on_episode is not None and self._on_episode(dict(row)) is False:
+                self.stopped = True
+                return
+
+    def _show(self, row: Mapping[str, Any]) -> None:
+        self._line.episode(row)
+        for warning in self._monitor.warnings(row):
+            self._line.warn(warning)
+        if self._journal.differs is not None:
+            self._line.warn(
+                f"an episode that was played again from the same seed differs in {self._journal.differs}, after the same "
+                "actions: reset(seed=) does not determine this environment, so a resumed run is not the one without a stop."
+            )
+
+
+def reconcile(run: Run, saved: Saved) -> None:
+    """Make `episodes.jsonl` end where the checkpoint does. Rows behind it happened, so they go to `interrupted.jsonl`."""
+    rows, number, path = run.episodes, saved.progress.number, run.folder / EPISODES
+    if len(rows) == number - 1 and saved.row is not None:
+        rows = [*rows, saved.row]
+    if len(rows) < number or [row.get("episode") for row in rows[:number]] != list(range(number)):
+        raise InputError(
+            f"{path} has {len(rows)} rows where the checkpoint has {number} episodes: restore the file, or retrain with "
+            "--force."
+        )
+    lost, there = rows[number:], run.interrupted
+    moved = [{**row, "reason": "its checkpoint is lost"} for row in lost]
+    try:
+        text, more = folder.to_jsonl(rows[:number]), folder.to_jsonl(row for row in moved if row not in there)
+        for row in rows[:number][-1:]:  # the next row counts on from there
+            Violations.of_row(row)
+            float(row["time"]["seconds"])
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InputError(
+            f"{path} has a row that capax did not write ({error_text(error)}): restore the file, or retrain with --force."
+        ) from None
+    if lost:
+        folder.append(run.folder / INTERRUPTED, more)
+    if not path.exists() or path.read_bytes() != text.encode():
+        folder.write(path, text)
+
+
+def steps_per_second(steps: int, seconds: float) -> float:
+    """A rate with two digits."""
+    return round(steps / seconds, 2) if seconds > 0.0 else 0.0
+
+
+def count_interrupted(run: Run, config: RunConfig, reason: str) -> list[InterruptedEpisode]:
+    """Count the episodes that a stop interrupted, unless they are safe: then only the journal was not deleted."""
+    safe = max(len(run.episodes), Checkpoints(run.folder).number)
+    episodes = [episode for episode in journal.left_over(run.folder) if episode.number >= safe]
+    if episodes:
+        journal.count(run.folder, episodes, config.limit, config.spec(), reason)
+    else:
+        (run.folder / journal.RUNNING).unlink(missing_ok=True)
+    return episodes

@@ -1,0 +1,21 @@
+"""A run that is killed at random moments, and resumed each time, loses nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SPEC = importlib.util.spec_from_file_location("drill", Path(__file__).parents[2] / "benchmarks" / "drill.py")
+assert SPEC is not None and SPEC.loader is not None
+drill = importlib.util.module_from_spec(SPEC)
+SPEC.loader.exec_module(drill)
+
+
+@pytest.mark.parametrize(("name", "kills"), drill.shares(20).items())
+def test_a_run_with_many_kills_is_one_without_any(name, kills, tmp_path):
+    report = drill.drill(name, kills, seed=0, scratch=tmp_path, limit=240.0)
+    assert report.problems == []
+    # every kill hit a living process, and not all of them before its first episode (on a busy machine, most may)
+    assert report.kill_phases.total() == kills and report.kill_phases["start"] < kills, report.kill_phases
