@@ -9,7 +9,7 @@ from capax.core.version import __version__
 if TYPE_CHECKING:
     from capax.core.contracts import Agent, Logger, PlanningRule, Rule
     from capax.core.types import Episode, Feedback, Spec
-    from capax.report.runs import report
+    from capax.reporting.runs import report
     from capax.runs.run import Run
     from capax.training.evaluate import Evaluation, evaluate
     from capax.training.methods import Ingredients, Method, register
@@ -24,7 +24,7 @@ _HOMES = {
     "load": "capax.training.policy",
     "evaluate": "capax.training.evaluate",
     "open_run": "capax.training.open_run",
-    "report": "capax.report.runs",
+    "report": "capax.reporting.runs",
     "register": "capax.training.methods",
     "Method": "capax.training.methods",
     "Ingredients": "capax.training.methods",

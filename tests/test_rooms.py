@@ -14,7 +14,7 @@ import capax
 PACKAGE = Path(capax.__file__).parent
 ROOMS = (
     "runtime", "core", "kappa", "runs", "planning", "data", "tabular", "models", "envs", "agents", "training", "paper",
-    "report", "cli",
+    "reporting", "cli",
 )  # fmt: skip
 """Lowest first: a room imports only from rooms before it, and from itself."""
 MAX_ROOMS = 15

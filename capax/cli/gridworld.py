@@ -67,7 +67,7 @@ def run_gridworld(
 
     `done` holds the worlds that were run before; None for an experiment that begins.
     """
-    from capax.report import gridworld as report  # Matplotlib takes a while to import, and errors should not
+    from capax.reporting import gridworld as report  # Matplotlib takes a while to import, and errors should not
 
     worlds = experiment.run_worlds(settings, done)
     if command.out is not None:

@@ -1,6 +1,6 @@
 """The checks of `capax doctor`: each looks at one thing of this machine and returns a verdict.
 
-Whatever may crash or hang runs in a process of its own (`runtime.isolated`).
+Whatever may crash or hang runs in a separate process (`runtime.isolated`).
 """
 
 from __future__ import annotations

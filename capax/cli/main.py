@@ -37,8 +37,8 @@ version; `capax --tyro-print-completion bash` (or zsh) prints a script that comp
 
 
 def terminated(number: int, frame: Any) -> None:
-    """SIGTERM outside of a run."""
-    raise StopRequested(number, "nothing was begun that is lost.")
+    """Stop the command after a SIGTERM outside of a run."""
+    raise StopRequested(number, "no run had begun, so nothing is lost.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -122,4 +122,4 @@ def how_to_continue(out: Path) -> str:
         done = len(Run(out).episodes)
         return f"{done} episode{'s' * (done != 1)} safe in {out}; continue with: capax resume {out}"
     except InputError:
-        return "nothing was begun."
+        return "no run had begun."

@@ -124,7 +124,7 @@ class Report:
     def run(self) -> None:
         if not self.folders:
             raise InputError("no run is named: give the folders of one or more runs, as in capax report runs/*.")
-        from capax.report.runs import print_table, report, summaries
+        from capax.reporting.runs import print_table, report, summaries
 
         runs = [Run(path) for path in self.folders]
         rows = summaries(runs)

@@ -122,7 +122,7 @@ class DataSource:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """A run, as it was asked for and resolved. Everything that it needs to be made again is in here or is asked for."""
+    """All that decides a run, with defaults filled in. Objects that no file can hold are marked, and needed again to resume."""
 
     task: Annotated[str, Text()]
     """Id of the environment, or its name if a function made it."""
@@ -168,7 +168,7 @@ class RunConfig:
     restarts: Annotated[int | None, Maybe(Whole())] = None
     """Episodes that the steps of a policy are divided into, in a finite world."""
     made_by: Annotated[str, OneOf("id", "function")] = "id"
-    """How the environment was given."""
+    """Whether an id or a function made the environment."""
     env_kwargs: Annotated[dict[str, Any], Table()] = field(default_factory=dict)
     """Arguments of the environment's constructor."""
     own_cost: Annotated[bool, Flag()] = False

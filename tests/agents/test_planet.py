@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from optax.tree_utils import tree_get
 from support.small_settings import IMAGE
+from support.tiny_runs import without_times
 from support.toy_envs import Toy, grey, image_space
 
 import capax
@@ -283,11 +283,6 @@ def test_random_actions_before_the_first_fit_are_held():
 # Every method and rule.
 
 
-def rows_without_times(run: Any) -> list[str]:
-    """The rows of a run as JSON, without `time`."""
-    return [json.dumps({name: value for name, value in row.items() if name != "time"}) for row in run.episodes]
-
-
 @pytest.mark.parametrize("options", [
     {"kappa": "conformal"}, {"kappa": "adam"}, {"kappa": "pi"}, {"kappa": 0.5}, {"method": "ccem"}, {"method": "cem"},
     {"method": "random"},
@@ -304,8 +299,10 @@ def test_every_method_and_rule_plays_all_episodes(options, tmp_path):
 
 
 def test_the_same_seed_gives_the_same_rows(tmp_path):
-    first, second, other = (train_dot(tmp_path / f"{at}", seed=seed) for at, seed in enumerate((5, 5, 6)))
-    assert rows_without_times(first) == rows_without_times(second) != rows_without_times(other)
+    first, second, other = (
+        without_times(train_dot(tmp_path / f"{number}", seed=seed).episodes) for number, seed in enumerate((5, 5, 6))
+    )
+    assert first == second != other
 
 
 @pytest.mark.slow

@@ -265,7 +265,7 @@ def test_an_empty_folder_name_is_refused(capsys):
 
 
 def test_a_narrow_terminal_gets_whole_numbers_in_two_tables():
-    from capax.report.gridworld import SIDE_BY_SIDE_WIDTH, text_tables
+    from capax.reporting.gridworld import SIDE_BY_SIDE_WIDTH, text_tables
 
     row = {"method": "cap", "kappa": 0.1, "oracle_share": 0.9}
     row |= {f"{what}_{of}": 0.5 for what in ("return", "cost", "violations") for of in ("mean", "sd")}

@@ -61,15 +61,15 @@ def test_report_is_a_function_before_and_after_its_room_is_imported(trained, tmp
 import capax
 for name in "first", "second":
     capax.report({str(trained)!r}, f"{tmp_path}/{{name}}.png")
-    import capax.report.runs
-    from capax.report import training
+    import capax.reporting.runs
+    from capax.reporting import training
 """
     subprocess.run([sys.executable, "-c", code], check=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.png", "second.png"]
 
 
 def test_functions_are_functions_whatever_was_imported():
-    from capax.report import runs, training  # noqa: F401
+    from capax.reporting import runs, training  # noqa: F401
 
     for name in capax.__all__:
         assert callable(getattr(capax, name)) or name == "__version__", name

@@ -39,7 +39,7 @@ def costs(workspace: Path) -> Path:
 
 @pytest.fixture
 def pushed() -> Iterator[list[dict[str, Any]]]:
-    """Registers an environment that takes arguments; the list holds the arguments of each one that was made."""
+    """Registers an environment that takes arguments; the list holds the arguments of each instance."""
     arguments: list[dict[str, Any]] = []
 
     def make(push: float = 0.0, wind: bool = False, name: str = "", **more: Any) -> toy_envs.Toy:

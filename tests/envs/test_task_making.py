@@ -258,9 +258,7 @@ def test_errors_of_a_constructor_are_reported(error, register):
     ) as raised:
         make(register("A-v0", entry_point=raising(error)))
     assert type(raised.value.__cause__) is type(error)
-    message = (
-        r"^The function that makes the environment raised \w+ \('?its own'?\): fix it, and let it need no arguments but "
-    )
+    message = r"^The function that makes the environment raised \w+ \('?its own'?\): fix it, and let it need no arguments but "
     with pytest.raises(EnvironmentFailed, match=message) as raised:
         make(raising(error))
     assert raised.value.__cause__ is error

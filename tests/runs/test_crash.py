@@ -1,7 +1,7 @@
 """A run that dies at any change of its folder, or loses its power there, is resumed to the rows of a run that never stopped.
 
-A run is made once while every change of its folder is watched. Before each change, and in the middle of each write, the files
-are kept that a process would leave if it died just then. From each of these sets of files the run is resumed.
+Every change of the folder of one run is watched. Before each change, and in the middle of each write, the files are kept that a
+process would leave if it died just then. From each of these sets of files the run is resumed.
 """
 
 from __future__ import annotations

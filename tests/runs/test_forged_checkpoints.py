@@ -1,4 +1,4 @@
-"""A checkpoint with a right checksum and a wrong content is refused: nothing that a file says decides what is made of it."""
+"""A checkpoint with a right checksum and a wrong content is refused, and no class that it names is used."""
 
 from __future__ import annotations
 

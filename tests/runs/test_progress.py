@@ -1,4 +1,4 @@
-"""The progress line: what it says on a terminal and elsewhere, and that it costs next to nothing."""
+"""The progress line: its content on a terminal and elsewhere, and its cost per step, which is next to nothing."""
 
 from __future__ import annotations
 

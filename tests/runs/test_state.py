@@ -1,4 +1,4 @@
-"""States are restored against an example: classes, shapes and types come from there, and whatever else a file says is refused."""
+"""States are restored against an example, which decides classes, shapes and types; a file with anything else is refused."""
 
 from __future__ import annotations
 

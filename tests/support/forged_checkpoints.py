@@ -35,7 +35,7 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def content_of(path: Path) -> tuple[Content, Arrays]:
-    """What a checkpoint says, and its arrays."""
+    """The JSON of a checkpoint, and its arrays."""
     data = path.read_bytes()
     arrays, text, _ = archive.read(io.BytesIO(data), len(data))
     return json.loads(text), arrays
@@ -48,7 +48,7 @@ def write_signed(path: Path, content: Any, arrays: Arrays) -> None:
 
 
 def forge(run: Path, change: Change) -> None:
-    """Change what the newest checkpoint says, and its checksum with it."""
+    """Change the newest checkpoint, and its checksum with it."""
     path = newest_checkpoint(run)
     content, arrays = content_of(path)
     change(content, arrays)

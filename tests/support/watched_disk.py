@@ -140,7 +140,7 @@ class Disk:
         )
 
     def _by_name(self, files: Mapping[Path, bytes]) -> dict[str, bytes]:
-        """By names as another process would have given them; without the lock, and without curves, which nothing reads."""
+        """By names that another process would have chosen; without the lock, and without curves, which nothing reads."""
         named = {str(path.relative_to(self.folder)): data for path, data in files.items()}
         return {
             name.replace(f".{os.getpid()}", ".1"): data

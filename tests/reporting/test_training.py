@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capax.report import training
+from capax.reporting import training
 from capax.runs.config import RunConfig
 from capax.runs.run import Run
 

@@ -32,7 +32,7 @@ def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path)
     path = Path(out)
     if path.suffix.lower() != ".png" or not path.parent.is_dir():
         raise InputError(f"the picture is {path}: name a .png in a folder that exists.")
-    from capax.report.training import draw_curves  # Matplotlib takes a while to import
+    from capax.reporting.training import draw_curves  # Matplotlib takes a while to import
 
     folder.write(path, draw_curves(opened))
     return path

@@ -1,6 +1,6 @@
 """Learning curves of training runs: return, cost and κ over steps, several runs in one picture.
 
-python -m capax.report.training OUT.png RUN [RUN ...]
+python -m capax.reporting.training OUT.png RUN [RUN ...]
 """
 
 from __future__ import annotations
