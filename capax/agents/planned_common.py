@@ -39,7 +39,7 @@ class EpisodeBudget(NamedTuple):
         return EpisodeBudget(self.spent + weight * float(cost), self.weight + weight, self.steps + 1)
 
     def left(self, spec: Spec) -> float:
-        """The cost that each of the next steps may have, by the limit.
+        """The cost that each of the next steps may have: (limit − spent) / rest, or less if more than the share was spent.
 
         An episode that has spent more than its share keeps the cost of one step in reserve, since no later step can make up
         for a last step that costs too much.

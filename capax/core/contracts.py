@@ -38,7 +38,7 @@ class Agent(Protocol[State]):
         return 1
 
     def init(self, key: Key) -> State:
-        """The state before any data. Such an agent acts at random."""
+        """The state before any data. An agent in this state acts with an untrained policy, mostly at random."""
         ...
 
     def example(self, initial: State) -> State:
@@ -111,7 +111,10 @@ class Rule(Protocol):
         ...
 
     def update(self, state: Any, feedback: Feedback) -> Any:
-        """The state after an executed policy."""
+        """The state after an episode.
+
+        In the random start it is called as well, with `feedback.random`; in finite worlds the random start is skipped.
+        """
         ...
 
     def report(self, state: Any) -> Metrics:
@@ -123,22 +126,32 @@ class PlanningRule(Rule, Protocol):
     """A rule that also takes part in planning. Every method has a default: a rule overrides those it needs."""
 
     def relax(self, state: Any) -> Any | None:
-        """The state to plan with if no plan is feasible at `state.kappa`; None if the rule does not lower κ."""
+        """The state to plan with if no plan is feasible at `state.kappa`; None if the rule does not lower κ.
+
+        Called in finite worlds only.
+        """
         return None
 
     def kappa_within_episode(self, state: Any, excess: float, reward_weight: float) -> float:
         """κ within an episode whose cost so far is `excess` above its limit (below it if negative).
 
-        `reward_weight` is the weight of a reward relative to that of a cost at this step; it is 1 at the first step.
+        `reward_weight` is the weight of a reward relative to that of a cost at this step; it is 1 at the first step. Called
+        for images only, before each plan.
         """
         return float(state.kappa)
 
     def step_limit(self, limit: float, left: float) -> float:
-        """The cost that a step of a plan may have: `limit` by the task, `left` by what the episode has not spent yet."""
+        """The largest mean cost per step of the next plan: `limit` is the task's, `left` what the episode's budget leaves.
+
+        Called before each plan; for images only if costs are not binary.
+        """
         return limit
 
     def after_fit(self, state: Any, margins: tuple[float, ...]) -> Any:
-        """The state after a model was fitted to binary costs; `margins` are those of `kappa.binary.safety_margins`."""
+        """The state after a model was fitted, where all costs so far are 0 or 1.
+
+        `margins` are those of `kappa.binary.safety_margins`.
+        """
         return state
 
 

@@ -72,7 +72,7 @@ class Episode(NamedTuple):
     next_obs: Array
     """`[T, ...]`, after each action, and before a restart."""
     earned: float
-    """Return of the policy in the task's convention; exact in a finite world, else as sampled."""
+    """Return of the policy: the plain sum of rewards; in a finite world the exact one, discounted and normalised."""
     paid: float
     """J_c of Algorithm 1: cost of the policy in the task's convention; exact in a finite world, else as sampled."""
     extras: Mapping[str, Array]
@@ -128,9 +128,10 @@ class Feedback(NamedTuple):
     random: bool = False
     """A random episode of the start: nothing was planned."""
     residual: float | None = None
-    """The κ at which the plan would have predicted the paid cost; None where nothing was planned."""
+    """The κ at which the planned cost Ĵ_c with its penalty and its slack D would have been the paid one: (J_c − Ĵ_c − D) / U.
+    None for random episodes and for binary costs."""
     unit: float | None = None
-    """The κ whose penalty alone fills the limit: the scale of κ in this task."""
+    """The κ whose penalty alone fills the limit (the paid cost, where the limit is 0): the scale of κ in this task."""
     uncertainty: float = 1.0
     """U, the factor of κ in the plan: residual · U is the planning error in units of the cost."""
     binary: bool = False

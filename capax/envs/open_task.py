@@ -1,4 +1,4 @@
-"""The one place where an environment becomes a task: from an id, or from a function that makes it."""
+"""Where training opens a task: from an id, or from a function that makes an environment."""
 
 from __future__ import annotations
 

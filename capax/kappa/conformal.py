@@ -50,7 +50,7 @@ class ConformalState(NamedTuple):
     uncertainty: float = 1.0
     """U of the last episode, in which these errors are restated as residuals."""
     share: float = binary.FIRST_SHARE
-    """p, for binary costs. Of the fields above, these use only κ."""
+    """p. Binary costs use κ, `share` and `margins`; the other fields are for other costs."""
     margins: tuple[float, ...] = ()
     """Margins of good steps, ascending, for binary costs; empty for other costs."""
 

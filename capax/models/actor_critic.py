@@ -23,7 +23,7 @@ ENCODER_LAYERS = ((4, 8), (3, 16), (3, 32), (3, 64), (3, 128))
 """Kernel size and output channels of the encoder's layers. The last has stride 1, the others stride 2 (paper)."""
 
 
-class Actor(eqx.Module):
+class ActorCritic(eqx.Module):
     """Three separate networks (tanh between layers), and the logarithm of the policy's standard deviations."""
 
     policy: tuple[Dense, ...]
@@ -54,7 +54,7 @@ class Normal(NamedTuple):
         return 0.5 * (ratio + shift - 1.0 - jnp.log(ratio)).sum(-1)
 
 
-def init(key: Key, obs: int | tuple[int, ...], action_dim: int, hidden: int) -> Actor:
+def init(key: Key, obs: int | tuple[int, ...], action_dim: int, hidden: int) -> ActorCritic:
     """Parameters for vectors of size `obs`, or for images of shape `obs`.
 
     Weights are orthogonal. The mean of the first policy is near 0 for every input.
@@ -72,7 +72,7 @@ def init(key: Key, obs: int | tuple[int, ...], action_dim: int, hidden: int) -> 
         )
 
     parts = network(action_dim, 0.01), jnp.full(action_dim, -0.5), network(1, 1.0), network(1, 1.0)
-    return Actor(*parts, encoder)
+    return ActorCritic(*parts, encoder)
 
 
 def init_encoder(key: Key, channels: int) -> tuple[Conv, ...]:
@@ -97,7 +97,7 @@ def apply_mlp(layers: tuple[Dense, ...], x: Float[Array, "... S"]) -> Float[Arra
     return last(x)
 
 
-def features(net: Actor, x: Any) -> Float[Array, "N F"]:
+def features(net: ActorCritic, x: Any) -> Float[Array, "N F"]:
     """Inputs of the three networks: observations `[N, S]` unchanged, images `[N, K, h, w, C]` encoded."""
     if not net.encoder:
         return x
@@ -108,7 +108,7 @@ def features(net: Actor, x: Any) -> Float[Array, "N F"]:
     return jax.nn.relu(xla_conv(x, last.w) + last.b).reshape(len(x), -1)
 
 
-def policy_and_values(net: Actor, x: Any) -> tuple[Normal, tuple[Float[Array, " N"], Float[Array, " N"]]]:
+def policy_and_values(net: ActorCritic, x: Any) -> tuple[Normal, tuple[Float[Array, " N"], Float[Array, " N"]]]:
     """The policy, the discounted reward from here on and the discounted cost from here on."""
     z = features(net, x)
     return Normal(apply_mlp(net.policy, z), net.log_sd), (

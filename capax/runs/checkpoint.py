@@ -129,7 +129,7 @@ def read(
 ) -> tuple[Saved, int, int]:
     """A checkpoint, the transitions in its part of the log, and the bytes of that part.
 
-    Without `log` the buffer stays empty. With `part`, only this field of the state is restored, and `like` is like it.
+    Without `log` the buffer stays empty. With `part`, only this field of the state is restored; `like` is an example of it.
     """
     try:
         with path.open("rb") as file:
@@ -150,7 +150,7 @@ def read(
         if not all(type(n) is int and 0 <= n < 2**53 for n in (number, steps, log_bytes)) or not isinstance(
             row, dict | None
         ):
-            raise Damaged("its counts are no counts, or its row is no row")
+            raise Damaged("it has an invalid count or row")
         json.dumps(row, allow_nan=False)  # it may be written to episodes.jsonl
         rows = 0
 

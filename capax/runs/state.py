@@ -109,7 +109,7 @@ def restore(payload: Any, like: StateLike, reader: StateReader, where: str = "st
         return _restore(payload, like.example, like.initial, reader, where)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
         raise (
-            error if isinstance(error, Damaged) else Damaged(f"its {where} is none of this run's, {error_text(error)}")
+            error if isinstance(error, Damaged) else Damaged(f"its {where} does not fit this run, {error_text(error)}")
         ) from None
 
 
@@ -218,13 +218,13 @@ def _count(value: Any) -> int:
 
 def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
-        raise Damaged("a flag in it is none")
+        raise Damaged("a flag in it is not true or false")
     return value
 
 
 def _word(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.isidentifier() or len(value) > LONGEST_WORD:
-        raise Damaged(f"its {where} is no word")
+        raise Damaged(f"its {where} is not a plain word")
     return value
 
 

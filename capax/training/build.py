@@ -19,7 +19,7 @@ from capax.training.methods import METHODS, Ingredients, find_method
 from capax.training.presets import parse_settings
 
 
-class Own(NamedTuple):
+class UserObjects(NamedTuple):
     """Objects of the user's that a run needs and that no file holds."""
 
     rule: CheckedRule | None = None
@@ -39,9 +39,9 @@ class Built(NamedTuple):
     """The method's."""
 
 
-def build(config: RunConfig, world: World | None = None, own: Own | None = None) -> Built:
+def build(config: RunConfig, world: World | None = None, own: UserObjects | None = None) -> Built:
     """The agent of a run; a resumed run gets the same one."""
-    own = own or Own()
+    own = own or UserObjects()
     if config.method not in METHODS:
         raise InputError(f"the run uses the method {config.method}: register it first, with capax.register.")
     method = find_method(config.method, config.kind)

@@ -53,7 +53,7 @@ def _remove(run: Run, missing: list[Path]) -> None:
 
 
 def prepare(run: Run, force: bool) -> None:
-    """An empty run folder. One that holds an episode, or a part of one, is only emptied with `force`."""
+    """Empty the run folder. One that holds an episode, or a part of one, is refused unless `force`."""
     folder.refuse_links(run.folder)
     empty = (run.folder / EPISODES).is_file() and _nothing_happened(run)
     folder.prepare(run.folder, (CONFIG, EPISODES), force or empty)

@@ -90,14 +90,14 @@ def planning_agent(ingredients: Ingredients) -> Agent[Any]:
 
 
 def random_agent(ingredients: Ingredients) -> Agent[Any]:
-    """Random actions."""
+    """Random actions; in a finite world the untrained agent, whose actions are uniform."""
     if ingredients.world is not None:
         return cap_agent(ingredients.world, ingredients.spec, ingredients.rule)
     return Random(ingredients.spec, ingredients.config.action_box.size)
 
 
 def calibrated(ingredients: Ingredients) -> Agent[Any]:
-    """A margin in standard errors, for finite worlds."""
+    """The agent with a margin in standard errors, for finite worlds."""
     assert ingredients.world is not None and ingredients.config.iterations is not None
     return calibrated_agent(ingredients.world, ingredients.spec, ingredients.config.iterations)
 
@@ -130,9 +130,22 @@ METHODS: Registry[Method] = Registry(
         "ccem": Method("ccem", planning_agent, PLANNING, summary="cap with κ = 0"),
         "cem": Method("cem", planning_agent, PLANNING, constrained=False, summary="no limit"),
         "random": Method("random", random_agent, PLANNING, constrained=False, learns=False, summary="random actions"),
-        "ppo": Method("ppo", ppo_agent, GRADIENT, constrained=False, random_start=False, summary="without a model"),
+        "ppo": Method(
+            "ppo",
+            ppo_agent,
+            GRADIENT,
+            constrained=False,
+            random_start=False,
+            summary="PPO: no model, and no regard to the cost",
+        ),
         "ppo-lag": Method("ppo-lag", ppo_lag_agent, GRADIENT, random_start=False, summary="PPO-Lagrangian"),
-        "focops": Method("focops", focops_agent, FOCOPS, random_start=False, summary="without a model"),
+        "focops": Method(
+            "focops",
+            focops_agent,
+            FOCOPS,
+            random_start=False,
+            summary="first-order constrained optimisation, without a model",
+        ),
         "calibrated": Method("calibrated", calibrated, {"finite": None}, summary="a margin in standard errors"),
     },
 )

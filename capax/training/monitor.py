@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy import ndarray as Array
 
 from capax.runs.config import RunConfig
 
 WINDOW = 10
-"""Planned episodes that are compared with as many before them."""
+"""Planned episodes that are compared with as many before them, and with the random start."""
 CLEAR_FALL = 5.0
 """Standard errors by which the mean return must fall. The comparison is made after every episode: with 2, returns that only
 scatter would seem to fall in most runs, with 5 in less than one of a hundred runs of 300 episodes."""
@@ -27,6 +28,7 @@ class Monitor:
         self._config = config
         self._returns: deque[float] = deque(maxlen=2 * WINDOW)
         self._costs: deque[float] = deque(maxlen=WINDOW)
+        self._random_returns: list[float] = []
         self._warned_of_fall = False
 
     def warnings(self, row: Mapping[str, Any]) -> Iterator[str]:
@@ -37,7 +39,9 @@ class Monitor:
             yield "a fit gave a model that is not finite: the last good parameters are used."
         if row.get("plan_bad"):
             yield "a plan was not finite: the last good parameters, or the plan before it, were used."
-        if row["phase"] != "random":
+        if row["phase"] == "random":
+            self._random_returns.append(float(row["return"]))
+        else:
             yield from self._too_careful(row)
 
     def _nothing_feasible(self) -> str:
@@ -51,22 +55,31 @@ class Monitor:
         )
 
     def _too_careful(self, row: Mapping[str, Any]) -> Iterator[str]:
-        """A cost far below the limit while the return falls: the limit is not what holds the agent back. It is shown once."""
+        """A cost far below the limit while the return falls, from what it was or below that of random actions: the limit is
+        not what holds the agent back. It is shown once."""
         config = self._config
         if self._warned_of_fall or config.kappa is None:  # without κ, nothing makes an agent careful
             return
         self._returns.append(float(row["return"]))
         self._costs.append(float(row[config.cost_name]))
-        if not 0.0 < config.limit < math.inf or len(self._returns) < 2 * WINDOW or config.kind == "finite":
+        if not 0.0 < config.limit < math.inf or len(self._costs) < WINDOW or config.kind == "finite":
             return
-        before, now = np.split(np.array(self._returns), 2)
-        noise = math.sqrt((before.var(ddof=1) + now.var(ddof=1)) / WINDOW)
         share = float(np.mean(self._costs)) / config.limit
-        if share < FAR_BELOW and now.mean() < before.mean() - CLEAR_FALL * noise:
-            self._warned_of_fall = True
-            yield (
-                f"the cost of the last {WINDOW} episodes is {share:.0%} of the limit, and their return has fallen from "
-                f"{before.mean():.3g} to {now.mean():.3g}: the agent is too careful, or it ends its episodes to save cost. Try a "
-                "higher --violation-rate, a small fixed κ (--kappa 0.1), a longer horizon (--set horizon=40), or see whether "
-                "ending an episode should cost something."
-            )
+        returns = np.array(self._returns)
+        now, before = returns[-WINDOW:], returns[:-WINDOW]
+        for earlier, name in ((before, ""), (np.array(self._random_returns), " in the random start")):
+            if share < FAR_BELOW and len(earlier) >= WINDOW and clearly_less(now, earlier):
+                self._warned_of_fall = True
+                yield (
+                    f"the cost of the last {WINDOW} episodes is {share:.0%} of the limit, and their return has fallen from "
+                    f"{earlier.mean():.3g}{name} to {now.mean():.3g}: the agent is too careful, or it ends its episodes to save "
+                    "cost. Try a higher --violation-rate, a small fixed κ (--kappa 0.1), a longer horizon (--set horizon=40), "
+                    "or see whether ending an episode should cost something."
+                )
+                return
+
+
+def clearly_less(now: Array, before: Array) -> bool:
+    """Whether a mean is lower than another one by CLEAR_FALL standard errors."""
+    error = math.sqrt(now.var(ddof=1) / len(now) + before.var(ddof=1) / len(before))
+    return bool(now.mean() < before.mean() - CLEAR_FALL * error)

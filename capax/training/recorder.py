@@ -1,4 +1,4 @@
-"""What is kept of a run, in an order in which it can be stopped at any moment.
+"""Writes a run to its folder, in an order that survives a stop at any moment.
 
 While an episode is played its steps go to the journal. When it has ended, a checkpoint with its row is written, then the row
 itself, then the journal is deleted: whichever of these a stop prevents, `reconcile` knows what is missing.
@@ -165,7 +165,10 @@ def steps_per_second(steps: int, seconds: float) -> float:
 
 
 def count_interrupted(run: Run, config: RunConfig, reason: str) -> list[InterruptedEpisode]:
-    """Count the episodes that a stop interrupted, unless they are safe: then only the journal was not deleted."""
+    """Add the journal's episodes that no checkpoint holds to `interrupted.jsonl`, and return them.
+
+    If there are none, the stop only prevented the deletion of the journal, which is deleted now.
+    """
     safe = max(len(run.episodes), Checkpoints(run.folder).number)
     episodes = [episode for episode in journal.left_over(run.folder) if episode.number >= safe]
     if episodes:

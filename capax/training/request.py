@@ -129,7 +129,7 @@ def _of_env(
     rate: float,
     before: RunConfig | None,
 ) -> dict[str, Any]:
-    """What belongs to an environment."""
+    """The fields of the configuration that follow from an environment."""
     preset = request.preset or (None if before is None else before.preset) or default_preset()
     settings, rule = _settings(request, task.kind, method, kappa, rate, preset)
     limit = check_limit(task.cost_limit if request.cost_limit is None else request.cost_limit)
@@ -204,7 +204,10 @@ def _settings(
 
 
 def _of_world(request: Request, task: FiniteTask) -> dict[str, Any]:
-    """What belongs to a finite world. Returns, costs and the limit are discounted and normalised, (1−γ) Σ γ^t c_t."""
+    """The fields of the configuration that follow from a finite world.
+
+    Returns, costs and the limit are discounted and normalised, (1−γ) Σ γ^t c_t.
+    """
     refused = {
         "cost": request.cost is not None,
         "initial_data": request.initial_data is not None,

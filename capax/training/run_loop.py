@@ -30,7 +30,7 @@ from capax.runs.run import CONFIG, Run
 from capax.runtime import cpu_devices
 from capax.runtime.lanes import lane_label
 from capax.tabular.sampler import WorldCollector
-from capax.training.build import Built, Own, build
+from capax.training.build import Built, UserObjects, build
 from capax.training.collect import EpisodeCollector
 from capax.training.collect_group import GroupCollector
 from capax.training.folders import disk_error, on_disk
@@ -60,7 +60,7 @@ class Session(NamedTuple):
     task: GymTask | FiniteTask
     make_task: Callable[[], Any]
     """Makes another task like this one."""
-    own: Own
+    own: UserObjects
     hooks: Hooks
     checkpoints: Checkpoints
 
@@ -208,7 +208,7 @@ def _collector(session: Session, built: Built, recorder: Recorder, group: int, r
 
 
 def _until_length_known(session: Session, outcomes: Iterable[Outcome]) -> Iterator[Outcome]:
-    """Outcomes up to the first episode that the environment truncated; its length is that of an episode."""
+    """Outcomes up to the first truncated episode, whose length is written to `config.json`."""
     for outcome in outcomes:
         if outcome.episode.truncated:
             length = len(outcome.episode.reward)

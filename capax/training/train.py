@@ -23,7 +23,7 @@ from capax.runs.config import RunConfig
 from capax.runs.loggers import Loggers
 from capax.runs.run import CONFIG, EPISODES, Run
 from capax.runs.state import state_like
-from capax.training.build import Built, Own, build, own_rule, starter_of
+from capax.training.build import Built, UserObjects, build, own_rule, starter_of
 from capax.training.folders import created_folder, on_disk, prepare
 from capax.training.lane_runs import Lanes, train_lanes
 from capax.training.recorder import count_interrupted, reconcile
@@ -84,23 +84,25 @@ def train_request(request: Request) -> Run:
     """The run that a request asks for."""
     runtime.configure()
     run, hooks = Run(request.folder), hooks_of(request.loggers, request.on_episode)
-    again = partial(open_task, request.env, request.cost, request.episode_steps, request.env_kwargs)
-    task = again()
+    make_task = partial(open_task, request.env, request.cost, request.episode_steps, request.env_kwargs)
+    task = make_task()
     try:
         exists = request.resume and (run.folder / CONFIG).exists()
         config = resolve(request, task, run.config if exists else None)
-        own = Own(own_rule(config, request.kappa if config.own_kappa else None), _starter(task, request.initial_policy))
+        own = UserObjects(
+            own_rule(config, request.kappa if config.own_kappa else None), _starter(task, request.initial_policy)
+        )
         built = _build(config, task, own)
         initial = _initial(request.initial_data, task)
         with created_folder(run):
             if exists:
-                return _continue(run, _same_run(run, config), task, again, own, hooks, initial)
+                return _continue(run, _same_run(run, config), task, make_task, own, hooks, initial)
             prepare(run, request.force)
             at, checkpoints = begin(built.agent, jr.key(config.seed), initial), Checkpoints(run.folder)
             with on_disk(run):
                 folder.write(run.folder / CONFIG, config.to_json())
                 checkpoints.save(at, None, config)
-            run_loop(Session(run, config, task, again, own, hooks, checkpoints), built, at)
+            run_loop(Session(run, config, task, make_task, own, hooks, checkpoints), built, at)
     finally:
         task.close()
     return run
@@ -139,12 +141,12 @@ def resume(
         config = config.with_steps(check_count(steps, "steps"))
     rule = own_rule(config, kappa)
     hooks = hooks_of(loggers, on_episode)
-    again = partial(open_task, env or run.task, cost, config.episode_steps, config.env_kwargs)
-    task = again()
+    make_task = partial(open_task, env or run.task, cost, config.episode_steps, config.env_kwargs)
+    task = make_task()
     try:
-        own = Own(rule, _starter(task, initial_policy))
+        own = UserObjects(rule, _starter(task, initial_policy))
         with created_folder(run):
-            return _continue(run, config, task, again, own, hooks)
+            return _continue(run, config, task, make_task, own, hooks)
     finally:
         task.close()
 
@@ -157,7 +159,7 @@ def _initial(data: Any, task: GymTask | FiniteTask) -> list[Episode]:
     return [] if data is None or isinstance(task, FiniteTask) else [initial_episode(data, task)]
 
 
-def _build(config: RunConfig, task: GymTask | FiniteTask, own: Own) -> Built:
+def _build(config: RunConfig, task: GymTask | FiniteTask, own: UserObjects) -> Built:
     """The agent and start of a run in this task, which must be the run's."""
     if isinstance(task, FiniteTask):
         cmdp = task.world.cmdp
@@ -200,8 +202,8 @@ def _continue(
     run: Run,
     config: RunConfig,
     task: GymTask | FiniteTask,
-    again: Callable[[], Any],
-    own: Own,
+    make_task: Callable[[], Any],
+    own: UserObjects,
     hooks: Hooks,
     initial: list[Episode] | None = None,
 ) -> Run:
@@ -231,7 +233,7 @@ def _continue(
     if config != run.config:
         with on_disk(run):
             folder.write(run.folder / CONFIG, config.to_json())
-    session = Session(run, config, task, again, own, hooks, checkpoints)
+    session = Session(run, config, task, make_task, own, hooks, checkpoints)
     run_loop(session, built, at, rows[-1] if rows else None, warnings, repeats)
     return run
 

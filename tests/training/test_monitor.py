@@ -68,6 +68,16 @@ def test_other_runs_are_not_warned_of(returns, costs, changes):
     assert not any(warnings_of(returns, costs, replace(CONFIG, **changes)))
 
 
+def test_a_return_below_that_of_random_actions_is_warned_of():
+    # a robot that falls over at once: it never earned more in a planned episode
+    monitor, random = Monitor(CONFIG), {"phase": "random", "cost": 8.0, "discounted_cost": 4.0}
+    planned = {"phase": "plan", "cost": 1.0, "discounted_cost": 0.5}
+    assert not any(list(monitor.warnings({**random, "return": 20.0 + n % 3})) for n in range(WINDOW))
+    messages = [list(monitor.warnings({**planned, "return": -4.0 + n % 2})) for n in range(2 * WINDOW)]
+    assert [number for number, warnings in enumerate(messages) if warnings] == [WINDOW - 1]
+    assert "has fallen from 20.9 in the random start to -3.5: " in messages[WINDOW - 1][0]
+
+
 def test_a_discounted_limit_is_compared_with_the_discounted_cost():
     config = replace(CONFIG, discounted=True)
     assert any(warnings_of(fall(), 9.0, config)) and not any(

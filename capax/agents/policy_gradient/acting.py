@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jaxtyping import Float
 
-from capax.models.actor_critic import Actor, policy_and_values
+from capax.models.actor_critic import ActorCritic, policy_and_values
 from capax.runtime.lanes import batched
 
 
@@ -21,7 +21,7 @@ class HostPolicy(NamedTuple):
     """Standard deviations `[A]`."""
 
     @classmethod
-    def from_network(cls, net: Actor) -> HostPolicy:
+    def from_network(cls, net: ActorCritic) -> HostPolicy:
         layers = tuple((np.asarray(layer.w), np.asarray(layer.b)) for layer in net.policy)
         return cls(layers, np.exp(np.asarray(net.log_sd)))
 
@@ -36,12 +36,12 @@ class HostPolicy(NamedTuple):
 class DevicePolicy(NamedTuple):
     """A policy of images on the device."""
 
-    net: Actor
+    net: ActorCritic
     sd: Any
     """Standard deviations `[A]`."""
 
     @classmethod
-    def from_network(cls, net: Actor) -> DevicePolicy:
+    def from_network(cls, net: ActorCritic) -> DevicePolicy:
         return cls(net, np.exp(np.asarray(net.log_sd)))
 
     def mean(self, x: Any) -> Any:
@@ -51,6 +51,6 @@ class DevicePolicy(NamedTuple):
 
 @batched
 @jax.jit
-def mean_action(net: Actor, x: Any) -> Float[jax.Array, "N A"]:
+def mean_action(net: ActorCritic, x: Any) -> Float[jax.Array, "N A"]:
     """Means of the policy at its inputs."""
     return policy_and_values(net, x)[0].mean

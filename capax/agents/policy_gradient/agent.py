@@ -27,7 +27,7 @@ from capax.core.contracts import Agent, Rule
 from capax.core.errors import TrainingFailed
 from capax.core.types import Episode, Feedback, Key, Metrics, Spec
 from capax.models import actor_critic
-from capax.models.actor_critic import Actor
+from capax.models.actor_critic import ActorCritic
 
 MAX_EPISODES_AT_ONCE = 16
 """Most episodes that are played side by side."""
@@ -36,7 +36,7 @@ MAX_EPISODES_AT_ONCE = 16
 class PolicyGradientState(NamedTuple):
     """State of the agent between episodes."""
 
-    model: Actor
+    model: ActorCritic
     optimiser: Any
     moments: Moments
     """Of the observations that the agent has learned from."""

@@ -11,7 +11,7 @@ import numpy as np
 from capax.agents.policy_gradient.gae import advantages
 from capax.agents.policy_gradient.observations import Moments, Observations
 from capax.core.types import Episode
-from capax.models.actor_critic import Actor, policy_and_values
+from capax.models.actor_critic import ActorCritic, policy_and_values
 from capax.runtime.lanes import batched
 
 PIECE_SIZE = 256
@@ -42,7 +42,13 @@ class Batch(NamedTuple):
 
 
 def prepare_batch(
-    net: Actor, observations: Observations, moments: Moments, episodes: Sequence[Episode], *, gamma: float, lam: float
+    net: ActorCritic,
+    observations: Observations,
+    moments: Moments,
+    episodes: Sequence[Episode],
+    *,
+    gamma: float,
+    lam: float,
 ) -> Batch:
     """The batch of whole episodes. Advantages are normalised over all steps; the padding repeats the first steps."""
     table = observations.table(moments, episodes)
@@ -69,7 +75,7 @@ def prepare_batch(
 
 @batched
 @jax.jit
-def means_and_values(net: Actor, rows: Any, obs_index: Any, next_obs_index: Any) -> Any:
+def means_and_values(net: ActorCritic, rows: Any, obs_index: Any, next_obs_index: Any) -> Any:
     """Means of the policy, both values at each step and both values one step later, computed piece by piece."""
 
     def of_piece(indices: Any) -> Any:

@@ -17,7 +17,7 @@ from capax.agents.policy_gradient.batch import Batch, padded_to
 from capax.agents.policy_gradient.settings import PolicyGradientSettings
 from capax.agents.policy_gradient.surrogate import Sample, Surrogate
 from capax.core.types import Key, Metrics
-from capax.models.actor_critic import Actor, Normal, policy_and_values
+from capax.models.actor_critic import ActorCritic, Normal, policy_and_values
 from capax.runtime.lanes import batched
 
 WHOLE_BATCH_FIELDS = ("observations", "old_log_sd")
@@ -44,7 +44,7 @@ def minibatch_order(key: Key, count: int, settings: PolicyGradientSettings) -> t
 @batched
 @partial(jax.jit, static_argnames=("settings", "surrogate"))
 def improve(
-    net: Actor,
+    net: ActorCritic,
     optimiser: Any,
     batch: Batch,
     order: Int[Array, "M B"],
@@ -54,13 +54,13 @@ def improve(
     *,
     settings: PolicyGradientSettings,
     surrogate: Surrogate,
-) -> tuple[Actor, Any, Metrics]:
+) -> tuple[ActorCritic, Any, Metrics]:
     """The network, the optimiser's state and metrics after a gradient step on each of the first `steps` minibatches.
 
     An epoch has `epoch_steps` of them. One whose mean divergence exceeds `max_kl` is the last.
     """
 
-    def loss(net: Actor, minibatch: Batch) -> tuple[Any, Any]:
+    def loss(net: ActorCritic, minibatch: Batch) -> tuple[Any, Any]:
         new, (value, cost_value) = policy_and_values(net, batch.observations[minibatch.obs_index])
         old = Normal(minibatch.old_mean, batch.old_log_sd)
         ratio, kl = jnp.exp(new.log_prob(minibatch.action) - old.log_prob(minibatch.action)), new.kl(old)
