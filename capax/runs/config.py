@@ -20,7 +20,7 @@ from capax.core.types import Spec
 
 FORMAT = 2
 """Version of `config.json` and of checkpoints. Other versions are refused."""
-FREE = ("steps", "version", "commit", "device")
+FREE = ("steps", "version", "commit", "device", "switches")
 """What may change when a run continues."""
 DERIVED = ("capacity", "iterations")
 """What follows from the steps and the length of an episode. A run that gets more steps keeps its first sizes."""
@@ -173,6 +173,10 @@ class RunConfig:
     """Arguments of the environment's constructor."""
     own_cost: Annotated[bool, Flag()] = False
     """The cost is a function of the user's."""
+    cost_function: Annotated[str | None, Maybe(Text())] = None
+    """MODULE:FUNCTION of that function, if the command line named it."""
+    allow_negative_costs: Annotated[bool, Flag()] = False
+    """Negative costs offset positive ones; otherwise they are refused."""
     own_kappa: Annotated[bool, Flag()] = False
     """The rule for κ is an object of the user's."""
     initial_policy: Annotated[bool, Flag()] = False
@@ -184,6 +188,8 @@ class RunConfig:
     commit: Annotated[str | None, Maybe(Text())] = None
     device: Annotated[str, Text()] = "cpu"
     """What computed at the beginning."""
+    switches: Annotated[dict[str, Any], Table()] = field(default_factory=dict)
+    """JAX's switches that change numbers, as they were at the beginning."""
 
     def __post_init__(self) -> None:
         settle(self)

@@ -122,8 +122,12 @@ def _restore(payload: Any, example: Any, initial: Any, reader: StateReader, wher
         size, added = (_count(payload["buffer"][name]) for name in ("size", "added"))
         buffer = reader.buffer(size, added)
         if buffer.size and buffer.layout != example.layout:
-            rows = short_repr(buffer.layout, 300)
-            raise Damaged(f"its {where} has rows of {rows}, this run's of {short_repr(example.layout, 300)}")
+            own, rows = example.layout, buffer.layout
+            name = next(name for name in [*own, *rows] if own.get(name) != rows.get(name))
+            raise Damaged(
+                f"its {where} has rows of {short_repr(rows.get(name))} in {short_repr(name)}, this run's have "
+                f"{short_repr(own.get(name))}"
+            )
         return buffer
     if isinstance(example, AnyNumber):
         return tuple(
