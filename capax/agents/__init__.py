@@ -1,1 +1,1 @@
-"""Learners under Algorithm 1, one file each, beside what several of them share (`planned_common`, `starters`, `recent_cache`)."""
+"""Learners under Algorithm 1: `pets`, `planet`, `tabular`, `calibrated`, `policy_gradient/`, and what several of them share."""

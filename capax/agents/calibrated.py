@@ -16,8 +16,8 @@ from capax.core.contracts import Agent
 from capax.core.types import AnyNumber, Episode, Key, Metrics, Spec
 from capax.tabular.cmdp import CMDP, replace_unchecked
 from capax.tabular.counts import CountModel, pooled_prior
-from capax.tabular.lp import Solution, solve
 from capax.tabular.margin import best_policy_within, estimate_cost, exploration_bonus, fit_posterior, safest_policy
+from capax.tabular.solvers import Solution, solve
 
 
 class CalibratedState(NamedTuple):

@@ -20,7 +20,7 @@ JEFFREYS = 0.5
 
 
 def cap_agent(world: World, spec: Spec, rule: PlanningRule) -> TabularCAP:
-    """CAP by linear programming, with one pseudo-count for each neighbour."""
+    """CAP with exact plans, and one pseudo-count for each neighbour."""
     return TabularCAP(_known_world(world, 1.0), spec, rule)
 
 

@@ -1,4 +1,4 @@
-"""A cache of parameters that are prepared for acting: once per fit, not in every step."""
+"""A cache of the last results of a function: parameters are prepared for acting once per fit, not in every step."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from capax.core.contracts import Agent, PlanningRule
 from capax.core.types import Episode, Feedback, Key, Metrics, Spec
 from capax.tabular.cmdp import CMDP, penalised, replace_unchecked
 from capax.tabular.counts import CountModel
-from capax.tabular.lp import Solution, solve
 from capax.tabular.sampler import action_uniform, draw_outcome, thresholds
+from capax.tabular.solvers import Solution, solve
 
 
 class KnownWorld(NamedTuple):

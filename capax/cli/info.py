@@ -43,13 +43,13 @@ class Settings:
     """Print JSON, and nothing else, on standard output."""
 
     def run(self) -> None:
-        from capax.cli.settings import as_json, groups_of, print_groups
+        from capax.cli.settings import as_json, groups_of, print_groups, summaries
 
         groups = groups_of(self.method)
         if self.json:
             sys.stdout.write(folder.to_json(as_json(groups)))
         else:
-            print_groups(groups)
+            print_groups(groups, summaries(self.method))
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from capax.core.settings import describe
 from capax.kappa.rules import RULES
-from capax.training.methods import METHODS
+from capax.training.methods import METHODS, Method
 from capax.training.presets import preset_settings
 
 OBSERVATIONS = {"vector": "vectors", "image": "images", "finite": "states of a finite world"}
@@ -41,7 +41,7 @@ class Group(NamedTuple):
 
 def groups_of(method: str | None) -> list[Group]:
     """The settings of a method, or of all; methods with the same settings share a group."""
-    chosen = [METHODS.find(method)] if method is not None else list(METHODS.values())
+    chosen = _chosen(method)
     groups: dict[Any, tuple[list[str], list[str], list[SettingRow]]] = {}
     for entry in chosen:
         for kind, settings in entry.settings.items():
@@ -65,6 +65,15 @@ def groups_of(method: str | None) -> list[Group]:
     return tables
 
 
+def summaries(method: str | None) -> list[str]:
+    """A line for a method, or for each."""
+    return [f"{entry.name}: {entry.summary}" for entry in _chosen(method)]
+
+
+def _chosen(method: str | None) -> list[Method]:
+    return [METHODS.find(method)] if method is not None else list(METHODS.values())
+
+
 def _rows(settings: Any, fast: Any) -> list[SettingRow]:
     other = {} if fast is None else {info.name: info.default for info in describe(fast)}
     return [
@@ -78,9 +87,11 @@ def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return [{"title": group.title, "settings": [row._asdict() for row in group.rows]} for group in groups]
 
 
-def print_groups(groups: Sequence[Group]) -> None:
-    """Print the groups as tables."""
+def print_groups(groups: Sequence[Group], heads: Sequence[str]) -> None:
+    """Print the heads as lines, and the groups as tables."""
     console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    for head in heads:
+        console.print(Text(head))
     for group in groups:
         table = Table(
             "setting", "default", "fast", "values", "meaning", title=group.title, title_justify="left", box=None

@@ -22,7 +22,10 @@ Kind = Literal["vector", "image", "finite"]
 
 @runtime_checkable
 class Agent(Protocol[State]):
-    """A learner under Algorithm 1. Settings are frozen and every method is pure: it returns the new state."""
+    """A learner under Algorithm 1. Settings are frozen and every method is pure: it returns the new state.
+
+    The loop calls `learn` before an episode, `begin` at its start, `act` and `observe_cost` in each step, and `adapt` after it.
+    """
 
     spec: Spec
     """The cost limit that the agent must keep, and its convention."""
@@ -72,11 +75,11 @@ class Agent(Protocol[State]):
         return carry
 
     def learn(self, state: State, episodes: Sequence[Episode], key: Key) -> tuple[State, Metrics]:
-        """Fit the model to new episodes and plan with it."""
+        """Fit the model to new episodes. An agent for finite worlds computes its policy here; others plan in `act`."""
         ...
 
     def adapt(self, state: State, episode: Episode) -> tuple[State, Metrics]:
-        """Move κ (or λ, or ν) by the true cost of an episode."""
+        """Move κ (or λ, or ν) by the true cost of an episode. Random episodes come too, with `episode.random`."""
         return state, {}
 
 
@@ -141,7 +144,9 @@ class PlanningRule(Rule, Protocol):
         return float(state.kappa)
 
     def step_limit(self, limit: float, left: float) -> float:
-        """The largest mean cost per step of the next plan: `limit` is the task's, `left` what the episode's budget leaves.
+        """The largest mean cost per step of the next plan.
+
+        `limit` is the episode's limit per step (`Spec.limit / Spec.scale`), `left` what the episode's budget leaves per step.
 
         Called before each plan; for images only if costs are not binary.
         """

@@ -1,4 +1,4 @@
-"""The loop of Algorithm 1, the same for every agent: learn, plan, collect, move κ by the true cost, report."""
+"""The loop of Algorithm 1, the same for every agent: learn, collect an episode with plans, move κ by its true cost, report."""
 
 from __future__ import annotations
 

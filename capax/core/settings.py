@@ -1,4 +1,7 @@
-"""Settings that check themselves. A field's annotation says which values are accepted, its docstring what they mean.
+"""Settings that check themselves. A field's annotation says which values are accepted, its docstring what they
+mean; `capax settings` prints it.
+
+Example:
 
 @dataclass(frozen=True)
 class Sizes:

@@ -1,4 +1,4 @@
-"""List of the tasks: every environment that is registered with a cost limit."""
+"""List of the tasks for `capax tasks`. `capax/envs/__init__.py` registers those of capax."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks from a Gymnasium id or from a function that makes an environment; errors become one sentence."""
+"""Make a `GymTask` from a Gymnasium id or from a function that makes an environment; errors become one sentence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def make(
             raise InputError(f"{name} was not made with render_mode={render_mode!r}: do so in the function.")
         return _task_or_close(user_env, name, cost, episode_steps)
     spec = registered_spec(env)
-    # Task cuts the episodes itself, because Gymnasium's TimeLimit does not pass on a sixth item.
+    # GymTask cuts the episodes itself, because Gymnasium's TimeLimit does not pass on a sixth item.
     arguments = {**spec.kwargs, **(env_kwargs or {})}
     unlimited = dataclasses.replace(spec, max_episode_steps=None, kwargs=arguments)
     render: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}

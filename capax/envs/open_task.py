@@ -1,4 +1,4 @@
-"""Where training opens a task: from an id, or from a function that makes an environment."""
+"""Open the task of a run: a `GymTask` (by `make`), or a `FiniteTask` where the environment is a finite world."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Models that learn the world from data: each has `init`, `fit` (or `update`) and `rollout`."""
+"""Networks: the ensemble for states, PlaNet's model for images, and the actor and critic of methods without a model."""

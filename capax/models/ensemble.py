@@ -297,8 +297,9 @@ def rollout(
     *,
     settings: EnsembleSettings,
 ) -> Imagined:
-    """Imagine each candidate from `start`. Every member moves its own particles and samples their next states.
+    """Imagine each candidate from `start` (TS∞: every member moves its own particles and samples their next states).
 
+    u(s, a) is the maximum over the members of ‖Σ_i(s, a)‖ (Eq. 7), here each at its own particles.
     Particles of different candidates share their noise, so candidates differ only by their actions. Steps after an
     imagined end do not count.
     """

@@ -25,8 +25,8 @@ from capax.kappa.pi import PI
 from capax.runtime.blas_threads import one_blas_thread
 from capax.tabular.cmdp import evaluate
 from capax.tabular.gridworld import SLIPS, World, gridworld
-from capax.tabular.lp import solve
 from capax.tabular.sampler import WorldCollector
+from capax.tabular.solvers import solve
 
 VIOLATION_TOLERANCE = 1e-6
 """A cost above the limit by at most this much is not a violation: rounding leaves it where the constraint is active."""

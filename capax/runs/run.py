@@ -1,4 +1,4 @@
-"""A run folder, as it can be read."""
+"""`Run`: reads a run folder and summarises it. It writes nothing."""
 
 from __future__ import annotations
 

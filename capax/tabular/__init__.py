@@ -3,7 +3,7 @@
 from capax.tabular.cmdp import CMDP, Evaluation, evaluate, penalised, values
 from capax.tabular.counts import CountModel, neighbour_prior, pooled_prior, self_loop_prior, uniform_prior
 from capax.tabular.gridworld import World, gridworld
-from capax.tabular.lp import Solution, solve
+from capax.tabular.solvers import Solution, solve
 
 __all__ = [
     "CMDP",

@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from capax.tabular.cmdp import CMDP, occupancy_and_values, replace_unchecked, support, values
-from capax.tabular.lp import Solution, policy_from_occupancy, solve
+from capax.tabular.solvers import Solution, policy_from_occupancy, solve
 
 NUGGET = 1e-3
 """Share of a policy's own variance that first order does not explain. It regularises nearly equal policies."""

@@ -1,4 +1,4 @@
-"""What a run is made of: the agent and the start policy that follow from its configuration alone."""
+"""What a run is made of: the agent and the start policy that follow from its configuration and the user's objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several runs of one request, which differ in their seeds or in one option: the lanes of a GPU."""
+"""Several runs of one request, with other seeds or options: side by side on a GPU, one after the other on a CPU."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Method:
     learns: bool = True
     """Otherwise its starting policy acts all the time."""
     summary: str = ""
-    """A line for `--help`."""
+    """A line for `capax settings`."""
 
     def start_steps(self, config: RunConfig, settings: Any) -> float:
         """Environment steps before the agent acts."""

@@ -1,4 +1,4 @@
-"""`capax.open_run`: a run folder that exists, to be read."""
+"""`capax.open_run`: the `Run` of a folder that exists."""
 
 from __future__ import annotations
 

@@ -65,6 +65,7 @@ def test_only_methods_that_choose_kappa_have_the_rules(capsys):
 def test_the_tables_are_printed_as_text(capsys):
     main(["settings", "cap"])
     lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "cap: conservative and adaptive"
     (population,) = (line for line in lines if line.split()[:1] == ["population"] and "64" in line)
     assert population.split()[:3] == ["population", "500", "64"]  # the paper's, and that of the preset fast
     assert lines[-1].startswith("Change one with --set NAME=VALUE")
@@ -73,7 +74,10 @@ def test_the_tables_are_printed_as_text(capsys):
 
 def test_a_method_without_settings_says_so(capsys):
     main(["settings", "calibrated"])
-    assert capsys.readouterr().out.strip() == "This method has no settings."
+    assert capsys.readouterr().out.splitlines() == [
+        "calibrated: a margin in standard errors",
+        "This method has no settings.",
+    ]
     assert tables(capsys, "calibrated") == {}
 
 

@@ -1,4 +1,4 @@
-"""The contract of a surrogate, the loss by which policy-gradient methods differ, and the sample that it is computed from."""
+"""The contract of a surrogate: the loss that tells policy-gradient methods apart. It is computed from a `Sample`."""
 
 from __future__ import annotations
 

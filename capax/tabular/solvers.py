@@ -18,7 +18,7 @@ from capax.runtime.blas_threads import one_blas_thread
 from capax.tabular.cmdp import CMDP, MAX_DENSE_STATES, checked_cmdp, evaluate_unchecked, replace_unchecked
 from capax.tabular.lagrangian import optimum
 
-METHODS = ("auto", "lagrangian", "highs")
+SOLVERS = ("auto", "lagrangian", "highs")
 HIGHS_OPTIONS: dict[str, Any] = {
     "output_flag": False,
     "primal_feasibility_tolerance": 1e-10,
@@ -54,7 +54,7 @@ def solve(cmdp: CMDP, limit: float, method: str = "auto", *, warm: Solution | No
     limit = number(
         "limit", limit, "a number, the normalised cost that must not be exceeded", lambda x: not math.isnan(x)
     )
-    method = word("method", method, METHODS)
+    method = word("method", method, SOLVERS)
     if warm is not None and not isinstance(warm, Solution):
         raise InputError(f"warm is {short_repr(warm)}: give the solution of a similar problem, or None.")
     if warm is not None and warm.policy.shape != cmdp.r.shape:
