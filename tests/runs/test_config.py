@@ -76,12 +76,15 @@ WRONG: dict[str, list[Any]] = {
     "made_by": ["Id", "", None, 3],
     "env_kwargs": NO_TABLE,
     "own_cost": NO_FLAG,
+    "cost_function": ["", 3, ["x"]],
+    "allow_negative_costs": NO_FLAG,
     "own_kappa": NO_FLAG,
     "initial_policy": NO_FLAG,
     "initial_data": [3, None, ["x"], {}],
     "version": NO_TEXT,
     "commit": ["", 3, ["x"]],
     "device": NO_TEXT,
+    "switches": NO_TABLE,
 }
 """For each field, values of a wrong type or beyond its range."""
 OLD = {"task": "capax/Integrator-v0", "method": "cap", "kind": "box", "version": "0.1.0", "steps": 100, "seed": 0}
@@ -232,8 +235,8 @@ def test_what_only_python_can_hand_over():
 
 def test_differences_are_those_that_must_not_be():
     assert VECTOR.differences(VECTOR) == []
-    free = replace(VECTOR, steps=7, version="9", commit=None, device="another card")
-    assert set(FREE) == {"steps", "version", "commit", "device"} and VECTOR.differences(free) == []
+    free = replace(VECTOR, steps=7, version="9", commit=None, device="another card", switches={"x": 1})
+    assert set(FREE) == {"steps", "version", "commit", "device", "switches"} and VECTOR.differences(free) == []
     assert VECTOR.differences(replace(free, seed=1, gamma=0.5)) == ["gamma", "seed"]
 
 
