@@ -1,9 +1,11 @@
 # Needs python3 (3.11 to 3.13), pip and make. Everything is installed into .venv, and only when what it depends on changed.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+LOCK := uv pip compile pyproject.toml requirements/build.in --universal --python-version 3.11 --generate-hashes \
+  --no-emit-index-url --no-annotate --quiet --custom-compile-command 'make lock'
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench lock clean
 
 demo: .venv/run.stamp
 	$(BIN)/capax gridworld --out runs/gridworld --force
@@ -20,6 +22,11 @@ bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/tabular.py
 	$(BIN)/python benchmarks/continuous.py
 
+# needs uv; versions stay as they are, if they fit (delete a file to get new ones)
+lock:
+	$(LOCK) -o requirements/run.txt
+	$(LOCK) --extra dev -c requirements/run.txt -o requirements/dev.txt
+
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
@@ -28,10 +35,13 @@ clean:
 	$(PYTHON) -m venv .venv || { rm -rf .venv; $(PYTHON) -m venv --without-pip .venv \
 	  && $(PYTHON) -m pip --python .venv/bin/python install --quiet pip; } || { rm -rf .venv; exit 1; }
 
-.venv/run.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) -e .
+# what is installed is named in requirements/, with the hash of every file that may be installed for it
+.venv/run.stamp: pyproject.toml requirements/run.txt | .venv/bin/python
+	$(PIP) --require-hashes -r requirements/run.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
-.venv/dev.stamp: pyproject.toml constraints.txt | .venv/bin/python
-	$(PIP) -e '.[dev]'
+.venv/dev.stamp: pyproject.toml requirements/dev.txt | .venv/bin/python
+	$(PIP) --require-hashes -r requirements/dev.txt
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@ .venv/run.stamp
