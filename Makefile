@@ -37,11 +37,11 @@ clean:
 
 # what is installed is named in requirements/, with the hash of every file that may be installed for it
 .venv/run.stamp: pyproject.toml requirements/run.txt | .venv/bin/python
-	$(PIP) --require-hashes -r requirements/run.txt
+	$(PIP) --no-deps --require-hashes -r requirements/run.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
 
 .venv/dev.stamp: pyproject.toml requirements/dev.txt | .venv/bin/python
-	$(PIP) --require-hashes -r requirements/dev.txt
+	$(PIP) --no-deps --require-hashes -r requirements/dev.txt
 	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@ .venv/run.stamp
