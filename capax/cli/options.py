@@ -47,7 +47,7 @@ def assignment(text: str, option: str = "--set", example: str = "population=200"
     if not equals or not name or not value:
         raise InputError(f"{option} {short_repr(text)} is no setting: write NAME=VALUE, as in {example}.")
     try:
-        return name.replace("-", "_"), json.loads(value.lower() if value in ("True", "False") else value)
+        return name.replace("-", "_"), json.loads({"True": "true", "False": "false", "None": "null"}.get(value, value))
     except ValueError:
         return name.replace("-", "_"), value
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from capax.core.settings import describe
 from capax.kappa.rules import RULES
 from capax.training.methods import METHODS, Method
-from capax.training.presets import preset_settings
+from capax.training.presets import default_preset, preset_settings
 
 OBSERVATIONS = {"vector": "vectors", "image": "images", "finite": "states of a finite world"}
 """Observations of each kind of task, in words."""
@@ -94,7 +94,7 @@ def print_groups(groups: Sequence[Group], heads: Sequence[str]) -> None:
         console.print(Text(head))
     for group in groups:
         table = Table(
-            "setting", "default", "fast", "values", "meaning", title=group.title, title_justify="left", box=None
+            "setting", "paper", "fast", "values", "meaning", title=group.title, title_justify="left", box=None
         )
         for row in group.rows:
             fast = "" if row.fast == row.paper else f"{row.fast}"
@@ -104,4 +104,5 @@ def print_groups(groups: Sequence[Group], heads: Sequence[str]) -> None:
     if not groups:
         console.print("This method has no settings.")
         return
+    console.print(f"The default here is the column {default_preset()}: paper where JAX finds a GPU, fast elsewhere.")
     console.print("Change one with --set NAME=VALUE, or settings={'NAME': VALUE} in Python.")

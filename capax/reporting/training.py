@@ -1,19 +1,13 @@
-"""Learning curves of training runs: return, cost and κ over steps, several runs in one picture.
-
-python -m capax.reporting.training OUT.png RUN [RUN ...]
-"""
+"""Learning curves of training runs: return, cost and κ over steps, several runs in one picture."""
 
 from __future__ import annotations
 
 import io
-import sys
-from pathlib import Path
 from typing import Any
 
 import matplotlib
 import numpy as np
 
-from capax.runs import folder
 from capax.runs.run import Run
 
 matplotlib.use("Agg")
@@ -27,12 +21,12 @@ COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
 def draw_curves(runs: list[Run]) -> bytes:
     """Draw return, cost and κ of runs as a PNG.
 
-    The cost panel shows the limit and marks violations and interrupted episodes. The third panel shows κ, or κ·m if the
-    multipliers m differ. Runs of the same method have the same colour.
+    The cost panel shows the limit and marks violations (hollow in random episodes) and interrupted episodes.
+    The third panel shows κ, or κ·m if the multipliers m differ. Runs of the same method have the same colour.
     """
     figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
     colours: dict[str, str] = {}
-    interrupted_count, rates_differ = 0, len({run.config.violation_rate for run in runs}) > 1
+    interrupted_count, random_count, rates_differ = 0, 0, len({run.config.violation_rate for run in runs}) > 1
     same_multiplier = len({*map(_multiplier, runs)}) == 1
     for run in runs:
         config, rows = run.config, run.episodes
@@ -46,10 +40,15 @@ def draw_curves(runs: list[Run]) -> bytes:
         return_key = "discounted_return" if config.kind == "image" else "return"  # as in the paper's tables
         axes[0].plot(x, [row[return_key] for row in rows], **style)
         axes[1].plot(x, [row[cost_key] for row in rows], **style)
-        violations = [(step, row[cost_key]) for step, row in zip(x, rows, strict=True) if row["violation"]]
-        axes[1].scatter(
-            [step for step, _ in violations], [cost for _, cost in violations], s=14, color=colour, zorder=3
-        )
+        for is_random, fill in ((False, colour), (True, "none")):
+            violations = [
+                (step, row[cost_key])
+                for step, row in zip(x, rows, strict=True)
+                if row["violation"] and (row.get("phase") == "random") == is_random
+            ]
+            random_count += is_random * len(violations)
+            at = [step for step, _ in violations], [cost for _, cost in violations]
+            axes[1].scatter(*at, s=14, facecolors=fill, edgecolors=colour, zorder=3)
         interrupted = run.interrupted
         interrupted_at = [row["steps"] / 1000 for row in interrupted]
         interrupted_costs = [row[cost_key] for row in interrupted]
@@ -59,7 +58,8 @@ def draw_curves(runs: list[Run]) -> bytes:
         axes[2].plot(x, [np.nan if row["kappa"] is None else kappa_unit * row["kappa"] for row in rows], **style)
         if config.cost_limit is not None:
             axes[1].axhline(config.cost_limit, color="0.3", lw=1, ls="--")
-    marks = "dots: above the limit" + (", crosses: interrupted" if interrupted_count else "")
+    marks = "dots: above the limit" + (", hollow: random" if random_count else "")
+    marks += ", crosses: interrupted" if interrupted_count else ""
     for axis, title in zip(axes, (return_key, f"{cost_key} ({marks})", "κ" if same_multiplier else "κ·m"), strict=True):
         axis.set_title(title.replace("_", " "), fontsize=10)
         axis.set_xlabel("thousand steps")
@@ -90,7 +90,3 @@ def _multiplier(run: Run) -> float:
 def _commits(runs: list[Run]) -> str:
     """The short hashes of the commits that made the runs."""
     return ", ".join(sorted({str(run.config.commit)[:7] for run in runs}))
-
-
-if __name__ == "__main__":
-    folder.write(Path(sys.argv[1]), draw_curves([Run(Path(name)) for name in sys.argv[2:]]))

@@ -18,7 +18,7 @@ from capax.agents.policy_gradient.ppo import ppo_surrogate
 from capax.agents.policy_gradient.ppo_lagrangian import ppo_lagrangian_surrogate
 from capax.agents.policy_gradient.settings import PolicyGradientSettings
 from capax.agents.starters import Random
-from capax.core.checks import short_repr
+from capax.core.checks import nearest, short_repr
 from capax.core.contracts import Agent, Kind, PlanningRule, Rule
 from capax.core.errors import InputError
 from capax.core.registry import Registry
@@ -28,7 +28,7 @@ from capax.kappa.fixed import Fixed
 from capax.kappa.pi import PI
 from capax.runs.config import RunConfig
 from capax.tabular.gridworld import World
-from capax.training.presets import PRESETS, Preset, as_changes, changed, preset_settings, setting_of
+from capax.training.presets import PRESETS, Preset, as_changes, changed, preset_settings, setting_names, setting_of
 
 
 class Ingredients(NamedTuple):
@@ -183,6 +183,22 @@ def register(entry: Method | Preset) -> None:
                 base = PRESETS[base.base]
             if base.name == entry.name != "paper":
                 raise InputError(f"the preset {entry.name} is based on itself: choose another base.")
+            _check_names(entry)
             PRESETS.add(entry.name, entry)
         case _:
             raise InputError(f"{short_repr(entry)} cannot be registered: give a capax.Method or a capax.Preset.")
+
+
+def _check_names(preset: Preset) -> None:
+    """Refuse a preset whose settings no method has all of."""
+    chosen = [method for method in METHODS.values() if preset.methods is None or method.name in preset.methods]
+    sets = [setting_names(settings) for method in chosen for settings in method.settings.values()]
+    for kind in ("vector", "image"):
+        names = {*preset.changes(kind)}
+        if names and not any(names <= own for own in sets):
+            unknown = sorted(names - set().union(*sets))
+            if not unknown:
+                raise InputError(f"no method has all settings of the preset {preset.name}: register a preset for each.")
+            similar = nearest(unknown[0], set().union(*sets))
+            hint = f"did you mean {' or '.join(similar)}?" if similar else "no method has this setting."
+            raise InputError(f"the preset {preset.name} changes {short_repr(unknown[0])}: {hint}")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 from numpy import ndarray as Array
 
 from capax.runs.config import RunConfig
+from capax.training.methods import METHODS
 
 WINDOW = 10
 """Planned episodes that are compared with as many before them, and with the random start."""
@@ -24,12 +25,16 @@ FAR_BELOW = 0.25
 class Monitor:
     """Looks at the rows of a run."""
 
-    def __init__(self, config: RunConfig) -> None:
-        self._config = config
+    def __init__(self, config: RunConfig, rows: Iterable[Mapping[str, Any]] = ()) -> None:
+        """`rows` are those of the run so far: a run that continues is compared with what it was."""
+        self._config, self._constrained = config, METHODS.find(config.method).constrained
         self._returns: deque[float] = deque(maxlen=2 * WINDOW)
         self._costs: deque[float] = deque(maxlen=WINDOW)
         self._random_returns: list[float] = []
         self._warned_of_fall = False
+        for row in rows:
+            for _ in self.warnings(row):
+                pass
 
     def warnings(self, row: Mapping[str, Any]) -> Iterator[str]:
         """What is worth telling after an episode."""
@@ -46,7 +51,7 @@ class Monitor:
 
     def _nothing_feasible(self) -> str:
         """What to do when the model saw no way to keep the limit. It is shown once, so it names no episode."""
-        if self._config.cost_limit is None or self._config.method == "cem":
+        if self._config.cost_limit is None or not self._constrained:
             return "in a whole episode no plan was finite: the model has diverged, so lower learning_rate."
         return (
             f"in a whole episode no plan was within the limit of {self._config.limit:g}, so the least costly was chosen; if "
@@ -58,7 +63,7 @@ class Monitor:
         """A cost far below the limit while the return falls, from what it was or below that of random actions: the limit is
         not what holds the agent back. It is shown once."""
         config = self._config
-        if self._warned_of_fall or config.kappa is None:  # without κ, nothing makes an agent careful
+        if self._warned_of_fall or not self._constrained:
             return
         self._returns.append(float(row["return"]))
         self._costs.append(float(row[config.cost_name]))
@@ -72,11 +77,20 @@ class Monitor:
                 self._warned_of_fall = True
                 yield (
                     f"the cost of the last {WINDOW} episodes is {share:.0%} of the limit, and their return has fallen from "
-                    f"{earlier.mean():.3g}{name} to {now.mean():.3g}: the agent is too careful, or it ends its episodes to save "
-                    "cost. Try a higher --violation-rate, a small fixed κ (--kappa 0.1), a longer horizon (--set horizon=40), "
-                    "or see whether ending an episode should cost something."
+                    f"{earlier.mean():.3g}{name} to {now.mean():.3g}: {self._advice()}"
                 )
                 return
+
+    def _advice(self) -> str:
+        if self._config.kappa is None:  # without κ, nothing makes an agent careful
+            return (
+                "the agent ends its episodes to save cost, or it no longer learns. See whether ending an episode should cost "
+                "something."
+            )
+        return (
+            "the agent is too careful, or it ends its episodes to save cost. Try a higher --violation-rate, a small fixed κ "
+            "(--kappa 0.1), a longer horizon (--set horizon=40), or see whether ending an episode should cost something."
+        )
 
 
 def clearly_less(now: Array, before: Array) -> bool:

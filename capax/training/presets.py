@@ -30,10 +30,13 @@ class Preset:
     base: str = "paper"
     """The preset that is changed."""
     methods: tuple[str, ...] | None = None
-    """Methods that it changes; others keep their sizes. None: all."""
+    """Methods that it changes; others keep their sizes. None: all that have these settings."""
+
+    def changes(self, kind: Kind) -> Mapping[str, Any]:
+        """What it changes for a kind of task."""
+        return self.image if kind == "image" and self.image is not None else self.settings
 
 
-PLANNING_METHODS = ("cap", "ccem", "cem", "random")
 FAST: dict[str, Any] = dict(
     layers=3, particles=5, least_updates=300, most_updates=600, horizon=20, iterations=3, population=64, elites=10,
     colour=0.5, shrink=1.3, keep=0.3, execute="best", start_steps=300, fit_every=300,
@@ -42,9 +45,7 @@ FAST_IMAGE: dict[str, Any] = dict(
     deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=6, updates=60, learning_rate=3e-3, horizon=10, iterations=4,
     population=100, elites=12, colour=0.5, keep=0.3, execute="best", start_steps=500,
 )  # fmt: skip
-PRESETS: Registry[Preset] = Registry(
-    "preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE, methods=PLANNING_METHODS)}
-)
+PRESETS: Registry[Preset] = Registry("preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE)})
 """`paper`: the hyper-parameter table and the published code, for a GPU. `fast`: the same algorithm with about a hundredth of
 the model evaluations per plan."""
 
@@ -59,10 +60,14 @@ def preset_settings(settings: Any, method: str, kind: Kind, preset: str) -> Any:
     chosen = PRESETS.find(preset)
     if preset != "paper":
         settings = preset_settings(settings, method, kind, chosen.base)
-    if settings is None or (chosen.methods is not None and method not in chosen.methods):
-        return settings
-    own = chosen.image if kind == "image" and chosen.image is not None else chosen.settings
-    return changed(settings, own)
+    own = chosen.changes(kind)
+    applies = {*own} <= setting_names(settings) if chosen.methods is None else method in chosen.methods
+    return changed(settings, own) if settings is not None and applies else settings
+
+
+def setting_names(settings: Any) -> set[str]:
+    """Names of settings, and of those in their parts."""
+    return set() if settings is None else {info.name for info in describe(settings)}
 
 
 def as_changes(changes: Any) -> Mapping[str, Any]:

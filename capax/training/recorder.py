@@ -12,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import numpy as np
+
 from capax.core.checks import error_text
 from capax.core.errors import InputError
 from capax.core.loop import Outcome, Progress
@@ -55,7 +57,11 @@ class Recorder:
         self._counts = Violations() if row is None else Violations.of_row(row)
         self._seconds_before = 0.0 if row is None else float(row["time"]["seconds"])
         self._steps = at.steps
-        self._journal, self._monitor, self._on_episode = Journal(run.folder, repeats), Monitor(config), on_episode
+        self._journal, self._monitor, self._on_episode = (
+            Journal(run.folder, repeats),
+            Monitor(config, run.episodes),
+            on_episode,
+        )
         self._ends: deque[tuple[float, int]] = deque(maxlen=group)
         """When the last group of episodes ended, and the steps until then."""
         self.stopped = False
@@ -117,7 +123,7 @@ class Recorder:
             self._at = outcome.progress
             self._loggers.log(row)
             self._show(row)
-            if self._on_episode is not None and self._on_episode(dict(row)) is False:
+            if self._on_episode is not None and is_false(self._on_episode(dict(row))):
                 self.stopped = True
                 return
 
@@ -157,6 +163,11 @@ def reconcile(run: Run, saved: Saved) -> None:
         folder.append(run.folder / INTERRUPTED, more)
     if not path.exists() or path.read_bytes() != text.encode():
         folder.write(path, text)
+
+
+def is_false(answer: Any) -> bool:
+    """Whether a function of the user's returned False, of Python or numpy. None and 0 are no answer."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def steps_per_second(steps: int, seconds: float) -> float:

@@ -105,7 +105,7 @@ def resolve(request: Request, task: GymTask | FiniteTask, before: RunConfig | No
     rate = task.violation_rate or DEFAULT_RATE if request.violation_rate is None else request.violation_rate
     rate = as_rate(rate)  # checked whether it is used or not
     if isinstance(task, FiniteTask):
-        return RunConfig(**common, **_of_world(request, task))
+        return RunConfig(**common, **_of_world(request, task, kappa_name, rate))
     return RunConfig(**common, violation_rate=rate, **_of_env(request, task, method, kappa_name, rate, before))
 
 
@@ -188,22 +188,26 @@ def _settings(
     request: Request, kind: Kind, method: Method, kappa: str | float | None, rate: float, preset: str
 ) -> tuple[Any, dict[str, Any]]:
     """The method's settings, and the parameters of the rule that differ from its defaults."""
-    changes = as_changes(request.settings)
-    named = (
-        kappa
-        if isinstance(kappa, str) and kappa in RULES and not callable(getattr(request.kappa, "update", None))
-        else None
-    )
-    parameters = rule_settings(named, kind, rate) if named is not None else {}
-    own = {name: value for name, value in changes.items() if name in parameters}
-    rest = {name: value for name, value in changes.items() if name not in parameters}
+    parameters, rule = _rule_of(request, kind, kappa, rate)
+    rest = {name: value for name, value in as_changes(request.settings).items() if name not in parameters}
     settings = preset_settings(method.settings[kind], method.name, kind, preset)
-    settings = changed(settings, rest, parameters)
-    rule = make_rule(named, kind, rate, own) if named is not None else None
-    return settings, {name: getattr(rule, name) for name in own}
+    return changed(settings, rest, parameters), rule
 
 
-def _of_world(request: Request, task: FiniteTask) -> dict[str, Any]:
+def _rule_of(
+    request: Request, kind: Kind, kappa: str | float | None, rate: float
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parameters of the chosen rule with their defaults, and those that the user's settings change, checked."""
+    own_rule = callable(getattr(request.kappa, "update", None))
+    if own_rule or not isinstance(kappa, str) or kappa not in RULES:
+        return {}, {}
+    parameters = rule_settings(kappa, kind, rate)
+    changes = {name: value for name, value in as_changes(request.settings).items() if name in parameters}
+    rule = make_rule(kappa, kind, rate, changes)
+    return parameters, {name: getattr(rule, name) for name in changes}
+
+
+def _of_world(request: Request, task: FiniteTask, kappa: str | float | None, rate: float) -> dict[str, Any]:
     """The fields of the configuration that follow from a finite world.
 
     Returns, costs and the limit are discounted and normalised, (1−γ) Σ γ^t c_t.
@@ -212,12 +216,17 @@ def _of_world(request: Request, task: FiniteTask) -> dict[str, Any]:
         "cost": request.cost is not None,
         "initial_data": request.initial_data is not None,
         "initial_policy": request.initial_policy is not None,
-        "settings": bool(request.settings),
         "discounted": request.discounted is not None and not request.discounted,
     }
     for name, applies in refused.items():
         if applies:
             raise InputError(f"{name} does not apply to a finite world, which is known except for its transitions.")
+    _, rule = _rule_of(request, "finite", kappa, rate)
+    unknown = [name for name in as_changes(request.settings) if name not in rule]
+    if unknown:
+        choices = rule_settings(kappa, "finite", rate) if isinstance(kappa, str) else {}
+        hint = f"choose {', '.join(choices)}." if choices else "omit it."
+        raise InputError(f"there is no setting {short_repr(unknown[0])} in a finite world: {hint}")
     samples = SAMPLES if request.episode_steps is None else check_count(request.episode_steps, "episode_steps")
     limit = check_limit(LIMIT if request.cost_limit is None else request.cost_limit)
     cmdp = task.world.cmdp
@@ -230,6 +239,7 @@ def _of_world(request: Request, task: FiniteTask) -> dict[str, Any]:
         restarts=RESTARTS,
         states=cmdp.S,
         actions=cmdp.A,
+        rule=rule,
     )
 
 

@@ -69,6 +69,7 @@ def test_the_tables_are_printed_as_text(capsys):
     (population,) = (line for line in lines if line.split()[:1] == ["population"] and "64" in line)
     assert population.split()[:3] == ["population", "500", "64"]  # the paper's, and that of the preset fast
     assert lines[-1].startswith("Change one with --set NAME=VALUE")
+    assert "The default here is the column fast" in lines[-2]
     assert max(map(len, lines)) <= 132
 
 

@@ -190,7 +190,7 @@ def test_arguments_that_the_environment_does_not_take_are_refused(tmp_path, refu
 @pytest.mark.parametrize(("text", "pair"), [
     ("population=200", ("population", 200)), ("learning-rate=1e-3", ("learning_rate", 1e-3)), ("exact=True", ("exact", True)),
     ("exact=false", ("exact", False)), ("execute=mean", ("execute", "mean")), ("name=a=b", ("name", "a=b")),
-    ("sizes=[1, 2]", ("sizes", [1, 2])), ("limit=null", ("limit", None)),
+    ("sizes=[1, 2]", ("sizes", [1, 2])), ("limit=null", ("limit", None)), ("limit=None", ("limit", None)),
 ])  # fmt: skip
 def test_the_value_of_an_assignment_is_json_or_text(text, pair):
     assert assignment(text) == pair

@@ -52,6 +52,20 @@ def test_panels_show_the_rows(draw_panels):
     assert {*kappa.lines[0].get_ydata()} == {0.5}
 
 
+def test_violations_of_random_episodes_are_hollow(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(training.plt, "close", figures.append)
+    run = write_run(tmp_path / "run", 0, 1.0, None)
+    first, *rest = run.episodes
+    rows = [{**first, "phase": "random"}, *rest]
+    (run.folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    training.draw_curves([run])
+    planned, random, *_ = figures[0].axes[1].collections
+    assert planned.get_offsets().tolist() == [[3, 1]] and len(planned.get_facecolor()) == 1
+    assert random.get_offsets().tolist() == [[1, 1]] and len(random.get_facecolor()) == 0
+    assert "hollow: random" in figures[0].axes[1].get_title()
+
+
 def test_a_method_without_kappa_has_an_empty_kappa_curve(draw_panels):
     *_, kappa = draw_panels(100.0, kappa=None)
     assert np.isnan(kappa.lines[0].get_ydata()).all()

@@ -101,7 +101,7 @@ def train_walk(out: Path, **options: Any) -> capax.Run:
 
 def stop_after(episodes: int) -> Callable[[Any], bool]:
     """An `on_episode` that stops the run after so many episodes."""
-    return lambda row: row["episode"] + 1 < episodes
+    return lambda row: np.bool_(row["episode"] + 1 < episodes)  # numpy's False stops a run too
 
 
 def test_a_registered_method_is_trained_resumed_loaded_and_evaluated(search, tmp_path):
@@ -168,6 +168,11 @@ def test_a_preset_changes_the_settings_of_a_registered_method(search, tmp_path):
     (capax.Preset("mine", {}, base="fasd"), "there is no preset 'fasd': did you mean fast?"),
     (capax.Preset("my preset", {}), "the preset is called 'my preset': give a name of letters, digits, - and _."),
     (capax.Preset("mine", {}, base="yours"), "the preset mine is based on itself: choose another base."),
+    (capax.Preset("mine", {"popluation": 20}), "the preset mine changes 'popluation': did you mean population or iterations?"),
+    (
+        capax.Preset("mine", {"population": 20, "minibatch": 3}),
+        "no method has all settings of the preset mine: register a preset for each.",
+    ),
     ("search", "'search' cannot be registered: give a capax.Method or a capax.Preset."),
 ])  # fmt: skip
 def test_what_cannot_be_registered_is_refused(entry, words, registries):
@@ -243,6 +248,16 @@ def test_an_own_rule_must_be_handed_over_again(tmp_path):
             call(run, kappa=type("OtherRule", (MeanRule,), {})())
     assert capax.load(run, kappa=MeanRule())(np.zeros(2)).shape == (1,)
     assert len(capax.evaluate(run, env=walk, kappa=MeanRule(), episodes=1).rows) == 1
+
+
+def test_parameters_of_the_rule_of_a_finite_world_can_be_set(tmp_path):
+    options = dict(steps=200, episode_steps=50)
+    run = capax.train("capax/Gridworld-v0", out=tmp_path / "run", settings={"start": 2.5, "alpha": 0.2}, **options)
+    assert run.config.rule == {"start": 2.5, "alpha": 0.2} and run.episodes[1]["kappa"] <= 2.5
+    with pytest.raises(InputError, match=r"^there is no setting 'population' in a finite world: choose alpha, "):
+        capax.train("capax/Gridworld-v0", out=tmp_path / "refused", settings={"population": 2}, **options)
+    with pytest.raises(InputError, match=r"^there is no setting 'alpha' in a finite world: omit it\.$"):
+        capax.train("capax/Gridworld-v0", out=tmp_path / "refused", settings={"alpha": 2}, kappa=0.1, **options)
 
 
 def test_an_own_rule_chooses_kappa_in_a_finite_world(tmp_path):

@@ -60,12 +60,27 @@ def test_the_means_in_the_warning_by_hand():
     (fall()[::-1], 1.0, {}),  # the return rises
     (fall(), 1.0, {"cost_limit": None}),
     (fall(), 0.0, {"cost_limit": 0.0}),
-    (fall(), 1.0, {"method": "ccem", "kappa": None}),  # nothing makes it careful
+    (fall(), 1.0, {"method": "cem", "kappa": None}),  # it is not held to the limit
     (fall(2 * WINDOW)[1:], 1.0, {}),  # too few episodes
     (np.full(4 * WINDOW, 3.0), 1.0, {}),
 ])  # fmt: skip
 def test_other_runs_are_not_warned_of(returns, costs, changes):
     assert not any(warnings_of(returns, costs, replace(CONFIG, **changes)))
+
+
+@pytest.mark.parametrize("method", ["ccem", "ppo-lag"])
+def test_a_method_without_kappa_that_ends_its_episodes_is_warned_of(method):
+    messages = [m for one in warnings_of(fall(), 1.0, replace(CONFIG, method=method, kappa=None)) for m in one]
+    assert len(messages) == 1 and messages[0].endswith("See whether ending an episode should cost something.")
+    assert "--kappa" not in messages[0]
+
+
+def test_a_run_that_continues_is_compared_with_what_it_was():
+    rows = [{"phase": "plan", "return": float(earned), "cost": 1.0} for earned in fall()]
+    half = len(rows) // 2
+    continued = Monitor(CONFIG, rows[:half])
+    assert sum(len(list(continued.warnings(row))) for row in rows[half:]) == 1
+    assert not any(list(Monitor(CONFIG, rows).warnings(row)) for row in rows[half:])  # it was warned of before
 
 
 def test_a_return_below_that_of_random_actions_is_warned_of():
