@@ -22,7 +22,7 @@ from capax.core.checks import failure_text
 from capax.core.errors import STOPS, EnvironmentFailed
 from capax.core.version import __version__
 from capax.runtime.signals import SIGNALS, StopRequested
-from capax.runtime.streams import drain, forgiving_standard_error
+from capax.runtime.streams import forgiving_standard_error
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "gridworld": Gridworld,
@@ -57,14 +57,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(arguments: list[str]) -> None:
     """Run the command that these arguments name."""
-    if arguments == ["--version"]:
-        print(f"capax {__version__}")
-        return
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             if number != signal.SIGINT and signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets for SIGHUP
                 signal.signal(number, terminated)
     try:
+        if arguments == ["--version"]:
+            print(f"capax {__version__}", flush=True)
+            return
         command: Any = tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="capax", description=DESCRIPTION, args=arguments
         )
@@ -83,7 +83,6 @@ def run(arguments: list[str]) -> None:
         sys.exit(141)
     except OSError as error:
         print(f"capax: {error.filename or 'the output'} could not be written ({error.strerror}).", file=sys.stderr)
-        drain(sys.stdout)
         sys.exit(3)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -55,7 +55,7 @@ def standard_error() -> ForgivingStream:
 
 @contextmanager
 def forgiving_standard_error() -> Iterator[None]:
-    """A context in which writing to `sys.stderr` never fails, and after which it does not change the exit code."""
+    """A context in which writing to `sys.stderr` never fails."""
     open_missing()
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  as long as the process lives
@@ -67,7 +67,6 @@ def forgiving_standard_error() -> Iterator[None]:
         yield
     finally:
         sys.stderr = original
-        drain(original)
 
 
 @contextmanager
@@ -97,18 +96,6 @@ def open_missing() -> None:
                 else:
                     os.dup2(null, descriptor)
                     os.close(null)
-
-
-def drain(stream: Any) -> None:
-    """Flush a stream. If that fails, drop what it holds, or Python would fail to write it when it exits."""
-    try:
-        stream.flush()
-    except OSError:
-        _replace(stream)
-        with suppress(OSError, ValueError):
-            stream.flush()
-    except ValueError:
-        pass  # it was closed
 
 
 def _replace(stream: Any) -> None:

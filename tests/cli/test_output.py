@@ -119,6 +119,28 @@ def test_a_run_goes_on_without_readers(streams, code, tmp_path):
         assert path.is_dir() or b"xxx" not in path.read_bytes()
 
 
+def test_closed_standard_streams_are_opened():
+    """Otherwise the next file would get the number that libraries write errors to."""
+    code = """
+import os
+from capax.runtime.streams import open_missing
+os.close(0), os.close(2)
+open_missing()
+null = os.stat(os.devnull)
+print(all(os.path.samestat(os.fstat(number), null) and os.get_inheritable(number) for number in (0, 2)))
+"""
+    with script(code) as child:
+        assert child.communicate(timeout=15)[0] == "True\n"
+
+
+@pytest.mark.parametrize("command", ["--version", "tasks"])
+def test_a_full_standard_output_is_one_sentence(command):
+    code = f"{sys.executable} -m capax {command} >/dev/full"
+    done = subprocess.run(code, shell=True, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 3
+    assert done.stderr == "capax: the output could not be written (No space left on device).\n"
+
+
 def test_a_full_standard_error_does_not_change_the_exit_code(tmp_path):
     command = f"{sys.executable} -m capax report {tmp_path} 2>/dev/full"
     assert subprocess.run(command, shell=True, env=environment()).returncode == 2
@@ -209,3 +231,25 @@ def test_an_environment_that_calls_exit_is_named(workspace, refusal):
     message = refusal("train", "test/Exits-v0", "--method", "random", "--steps", "40", "--out", "run", code=3)
     assert message.startswith("test/Exits-v0 called sys.exit(0) in step 2 of the episode: fix its step (in episode 1;")
     assert message.endswith("capax resume run continues from there).")
+
+
+@pytest.mark.parametrize("command", [["train", "capax/Integrator-v0"], ["resume", "run"], ["evaluate", "run"]])
+@pytest.mark.parametrize("seconds", ["-1", "nan", "1e9"])
+def test_a_close_timeout_that_is_no_time_is_refused(command, seconds, refusal, workspace):
+    assert refusal(*command, f"--close-timeout={seconds}").startswith("--close-timeout is ")
+    assert not Path("run").exists() and not Path("runs").exists()
+
+
+@pytest.mark.parametrize("command", ["train capax/Integrator-v0 --method random --out", "resume", "evaluate"])
+def test_the_close_timeout_reaches_the_signals(command, tmp_path, monkeypatch):
+    class Reached(Exception):
+        pass
+
+    def record(*_: Any, close_timeout: float, **__: Any) -> Any:
+        assert close_timeout == 7.5
+        raise Reached
+
+    for module in ("options", "runs"):
+        monkeypatch.setattr(f"capax.cli.{module}.leaving", record)
+    with pytest.raises(Reached):
+        main([*command.split(), str(tmp_path / "run"), "--close-timeout", "7.5"])
