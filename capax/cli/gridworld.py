@@ -6,16 +6,19 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from capax.cli.options import HELD
+from capax.cli.output import only_json
 from capax.core.errors import InputError
 from capax.paper import gridworld as experiment
 from capax.paper.partial_results import PARTIAL_FILE, load_finished_worlds, save_finished_worlds
 from capax.runs import folder
 from capax.runs.lock import locked
+from capax.runtime.signals import leaving
 
 T = TypeVar("T")
 FILES = ("episodes.jsonl", "table.json", "world.json", "figure.png", "world.png")
@@ -48,7 +51,10 @@ class Gridworld(experiment.Settings):
             raise InputError("--force and --resume contradict each other: give one of them.")
         continues = self.resume and (out / PARTIAL_FILE).exists()
         if self.resume and not continues and all((out / name).exists() for name in FILES):
-            print(f"{out} is complete: {', '.join(FILES)}")
+            if self.json:
+                sys.stdout.write((out / "table.json").read_text())
+            else:
+                print(f"{out} is complete: {', '.join(FILES)}")
             return
         folder.prepare(out, (*FILES, PARTIAL_FILE), self.force or continues)
         with locked(out):
@@ -67,6 +73,27 @@ def run_gridworld(
 
     `done` holds the worlds that were run before; None for an experiment that begins.
     """
+    safe = "nothing was to be kept."
+    if command.out is not None:
+        safe = f"finished worlds are safe in {command.out}; continue with the same command and --resume"
+    with only_json(command.json) as write, leaving(lambda: safe, killed=f"{HELD}; {safe}"):
+        table = write_results(command, settings, done)
+        write(table)
+    if command.json:
+        return
+    from capax.reporting.gridworld import text_tables
+
+    console = Console(width=None if sys.stdout.isatty() else 132)
+    for part in text_tables(table, asdict(settings), console.width):
+        console.print(part)
+    if command.out is not None:
+        print(f"Written to {command.out}: {', '.join(FILES)}")
+
+
+def write_results(
+    command: Gridworld, settings: experiment.Settings, done: dict[int, experiment.WorldResult] | None
+) -> list[dict[str, Any]]:
+    """Run the experiment, write the files, and return the table."""
     from capax.reporting import gridworld as report  # Matplotlib takes a while to import, and errors should not
 
     worlds = experiment.run_worlds(settings, done)
@@ -89,14 +116,7 @@ def run_gridworld(
         for name in FILES:  # in this order: if a picture fails, the rows are written
             folder.write(command.out / name, contents[name]())
         (command.out / PARTIAL_FILE).unlink()
-    if command.json:
-        sys.stdout.write(folder.to_json(table))
-        return
-    console = Console(width=None if sys.stdout.isatty() else 132)
-    for part in report.text_tables(table, asdict(settings), console.width):
-        console.print(part)
-    if command.out is not None:
-        print(f"Written to {command.out}: {', '.join(FILES)}")
+    return table
 
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import tyro
 
 from capax.cli.options import Device, use_device
-from capax.runs import folder
+from capax.cli.output import only_json
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,12 @@ class Tasks:
     """Print JSON, and nothing else, on standard output."""
 
     def run(self) -> None:
-        from capax.envs.catalogue import tasks
+        with only_json(self.json) as write:
+            from capax.envs.catalogue import tasks
 
-        rows = tasks()
+            rows = tasks()
+            write([row._asdict() for row in rows])
         if self.json:
-            sys.stdout.write(folder.to_json([row._asdict() for row in rows]))
             return
         width = max(len(row.id) for row in rows)
         print(f"{'task':{width}}  {'limit':>8}  {'convention':12}  steps per episode")
@@ -43,12 +44,12 @@ class Settings:
     """Print JSON, and nothing else, on standard output."""
 
     def run(self) -> None:
-        from capax.cli.settings import as_json, groups_of, print_groups, summaries
+        with only_json(self.json) as write:
+            from capax.cli.settings import as_json, groups_of, print_groups, summaries
 
-        groups = groups_of(self.method)
-        if self.json:
-            sys.stdout.write(folder.to_json(as_json(groups)))
-        else:
+            groups = groups_of(self.method)
+            write(as_json(groups))
+        if not self.json:
             print_groups(groups, summaries(self.method))
 
 
@@ -60,10 +61,13 @@ class Doctor:
     """Print JSON, and nothing else, on standard output."""
 
     def run(self) -> None:
-        from capax.cli import doctor
+        with only_json(self.json) as write:
+            from capax.cli import doctor
 
-        findings = doctor.examine(Path.cwd())
-        sys.stdout.write(folder.to_json(doctor.as_json(findings)) if self.json else doctor.page(findings, 100) + "\n")
+            findings = doctor.examine(Path.cwd())
+            write(doctor.as_json(findings))
+        if not self.json:
+            print(doctor.page(findings, 100))
 
 
 @dataclass(frozen=True)
@@ -76,17 +80,19 @@ class Bench:
     """Where to compute; None: a GPU if JAX finds one."""
 
     def run(self) -> None:
-        use_device(self.device)
-        import jax
-
-        from capax import runtime
-        from capax.cli import bench
-
-        runtime.configure()  # before JAX counts its devices
-
         def show(text: str) -> None:
             if not self.json:
                 print(text, file=sys.stderr, flush=True)
 
-        results = bench.measure(bench.sizes_for(jax.default_backend()), show)
-        sys.stdout.write(folder.to_json(bench.as_json(*results)) if self.json else bench.page(*results) + "\n")
+        with only_json(self.json) as write:
+            use_device(self.device)
+            import jax
+
+            from capax import runtime
+            from capax.cli import bench
+
+            runtime.configure()  # before JAX counts its devices
+            results = bench.measure(bench.sizes_for(jax.default_backend()), show)
+            write(bench.as_json(*results))
+        if not self.json:
+            print(bench.page(*results))

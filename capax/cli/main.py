@@ -8,17 +8,21 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import tyro
 
+from capax.cli import output
 from capax.cli.gridworld import Gridworld
 from capax.cli.info import Bench, Doctor, Settings, Tasks
 from capax.cli.runs import Evaluate, Report, Resume
 from capax.cli.train import Train
-from capax.core.errors import STOPS
+from capax.core.checks import failure_text
+from capax.core.errors import STOPS, EnvironmentFailed
 from capax.core.version import __version__
-from capax.runtime.signals import StopRequested
+from capax.runtime.signals import SIGNALS, StopRequested
+from capax.runtime.streams import forgiving_standard_error
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "gridworld": Gridworld,
@@ -37,32 +41,42 @@ version; `capax --tyro-print-completion bash` (or zsh) prints a script that comp
 
 
 def terminated(number: int, frame: Any) -> None:
-    """Stop the command after a SIGTERM outside of a run."""
+    """Stop the command after a SIGTERM or SIGHUP outside of a run."""
     raise StopRequested(number, "no run had begun, so nothing is lost.")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run a command."""
+    """Run a command, and end the process with its exit code."""
+    output.ends_process = arguments is None
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Greek letters shows ? for κ
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    if arguments == ["--version"]:
-        print(f"capax {__version__}")
-        return
+    with forgiving_standard_error():
+        run(sys.argv[1:] if arguments is None else list(arguments))
+
+
+def run(arguments: list[str]) -> None:
+    """Run the command that these arguments name."""
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, terminated)
+        for number in SIGNALS:
+            if number != signal.SIGINT and signal.getsignal(number) != signal.SIG_IGN:  # as nohup sets for SIGHUP
+                signal.signal(number, terminated)
     try:
+        if arguments == ["--version"]:
+            print(f"capax {__version__}", flush=True)
+            return
         command: Any = tyro.extras.subcommand_cli_from_dict(
             COMMANDS, prog="capax", description=DESCRIPTION, args=arguments
         )
-        command.run()
+        run_command(command)
         sys.stdout.flush()
     except STOPS as error:
         print("; ".join([f"capax: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
         sys.exit(error.exit_code)
     except StopRequested as stop:
         print(f"capax: {stop}; {stop.advice}", file=sys.stderr, flush=True)
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()  # what an environment has printed
         os._exit(stop.exit_code)  # threads that still compile would crash an orderly exit
     except BrokenPipeError:  # the reader of the output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -74,6 +88,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         print("capax: interrupted.", file=sys.stderr)
         sys.exit(130)
+
+
+def run_command(command: Any) -> None:
+    """Run a parsed command. Code of the user's that calls `sys.exit` must not end it without a word."""
+    try:
+        command.run()
+    except SystemExit as error:
+        raise EnvironmentFailed(f"a module of yours {failure_text(error)}: let it raise an error instead.") from error
 
 
 if __name__ == "__main__":

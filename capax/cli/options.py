@@ -7,16 +7,21 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from capax.core.checks import error_text, short_repr
+from capax.core.checks import error_text, number, short_repr
 from capax.core.errors import EnvironmentFailed, InputError
 from capax.runs.run import Run
+from capax.runtime.signals import leaving
 
 Device = Literal["cpu", "gpu"]
+MAX_CLOSE_TIMEOUT_S = 86_400.0
+HELD = "a library held the interpreter, so the process was killed"
+"""What is said of a process that could not end by itself."""
 
 
 def count(texts: list[str]) -> int:
@@ -106,6 +111,18 @@ def use_device(device: str | None) -> None:
         jax.devices()
     except (RuntimeError, AssertionError):  # by JAX's version
         raise InputError("JAX finds no GPU: install capax[gpu] on a machine with one, or omit --device.") from None
+
+
+def leaving_run(out: Path, close_timeout: float) -> AbstractContextManager[None]:
+    """A context in which a signal stops the run in `out`, and its environment has `close_timeout` seconds to close."""
+    killed = f"its finished episodes are safe in {out}; continue with: capax resume {out}"
+    return leaving(lambda: how_to_continue(out), close_timeout=seconds_of(close_timeout), killed=f"{HELD}; {killed}")
+
+
+def seconds_of(close_timeout: float) -> float:
+    """The option --close-timeout, checked."""
+    wanted = f"seconds from 0 to {MAX_CLOSE_TIMEOUT_S:g}"
+    return number("--close-timeout", close_timeout, wanted, lambda value: 0.0 <= value <= MAX_CLOSE_TIMEOUT_S)
 
 
 def is_complete(out: Path, steps: int | None) -> bool:

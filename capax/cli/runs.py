@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,20 +9,23 @@ from typing import Annotated, Any
 import tyro
 
 from capax.cli.options import (
+    HELD,
     Count,
     Device,
     RunFolder,
     find_modules_here,
-    how_to_continue,
     import_function,
     is_complete,
+    leaving_run,
+    seconds_of,
     use_device,
 )
+from capax.cli.output import only_json
 from capax.core.errors import InputError
 from capax.paper.partial_results import PARTIAL_FILE
-from capax.runs import folder
 from capax.runs.run import CONFIG, Run
-from capax.runtime.signals import leaving
+from capax.runtime.signals import CLOSE_TIMEOUT_S, leaving
+from capax.runtime.streams import forgiving_standard_output
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,13 @@ class Resume:
     """The cost function that the run was trained with, as MODULE:FUNCTION."""
     logger: tuple[str, ...] | None = None
     """Loggers in addition to episodes.jsonl, as for capax train."""
+    close_timeout: float = CLOSE_TIMEOUT_S
+    """Seconds that the environment has to close after Ctrl-C, SIGTERM or SIGHUP, such as a robot that parks."""
     device: Device | None = None
     """Where to compute; None: a GPU if JAX finds one."""
 
     def run(self) -> None:
+        seconds_of(self.close_timeout)
         use_device(self.device)
         find_modules_here()
         if (self.folder / PARTIAL_FILE).exists() and not (self.folder / CONFIG).exists():
@@ -50,7 +55,7 @@ class Resume:
             )
         from capax.training.train import resume
 
-        with leaving(lambda: how_to_continue(self.folder)):
+        with leaving_run(self.folder, self.close_timeout), forgiving_standard_output():
             done = is_complete(self.folder, self.steps)
             run = resume(self.folder, steps=self.steps, cost=import_function(self.cost), loggers=self.logger)
         print(f"already complete: {run}" if done else run)
@@ -72,33 +77,40 @@ class Evaluate:
     """Write a film of the first episode, RUN/video.mp4."""
     json: bool = False
     """Print JSON, and nothing else, on standard output."""
+    close_timeout: float = CLOSE_TIMEOUT_S
+    """Seconds that the environment has to close after Ctrl-C, SIGTERM or SIGHUP, such as a robot that parks."""
     device: Device | None = None
     """Where to compute; None: a GPU if JAX finds one."""
 
     def run(self) -> None:
-        use_device(self.device)
-        find_modules_here()
-        from capax.training.evaluate import evaluate
-
-        cost_name = Run(self.folder).config.cost_name
-        words = cost_name.replace("_", " ")
-
-        def show(row: dict[str, Any]) -> None:
-            if not self.json:
-                numbers = f"return {row['return']:.2f}  {words} {row[cost_name]:.2f}"
-                print(f"episode {row['episode']}  {numbers}{'  violation' if row['violation'] else ''}", flush=True)
-
-        film = self.folder / "video.mp4" if self.video else None
-        result = evaluate(
-            self.folder,
-            episodes=self.episodes,
-            seed=self.seed,
-            cost=import_function(self.cost),
-            film=film,
-            on_episode=show,
+        nothing_lost = "the run is as it was."
+        leave = leaving(
+            lambda: nothing_lost, close_timeout=seconds_of(self.close_timeout), killed=f"{HELD}; {nothing_lost}"
         )
+        film = self.folder / "video.mp4" if self.video else None
+        with only_json(self.json) as write, leave:
+            use_device(self.device)
+            find_modules_here()
+            from capax.training.evaluate import evaluate
+
+            cost_name = Run(self.folder).config.cost_name
+            words = cost_name.replace("_", " ")
+
+            def show(row: dict[str, Any]) -> None:
+                if not self.json:
+                    numbers = f"return {row['return']:.2f}  {words} {row[cost_name]:.2f}"
+                    print(f"episode {row['episode']}  {numbers}{'  violation' if row['violation'] else ''}", flush=True)
+
+            result = evaluate(
+                self.folder,
+                episodes=self.episodes,
+                seed=self.seed,
+                cost=import_function(self.cost),
+                film=film,
+                on_episode=show,
+            )
+            write(result.as_dict())
         if self.json:
-            sys.stdout.write(folder.to_json(result.as_dict()))
             return
         limit = "no limit" if result.limit is None else f"limit {result.limit:g}"
         paid = result.mean_discounted_cost if result.discounted else result.mean_cost
@@ -124,14 +136,15 @@ class Report:
     def run(self) -> None:
         if not self.folders:
             raise InputError("no run is named: give the folders of one or more runs, as in capax report runs/*.")
-        from capax.reporting.runs import print_table, report, summaries
+        with only_json(self.json) as write:
+            from capax.reporting.runs import print_table, report, summaries
 
-        runs = [Run(path) for path in self.folders]
-        rows = summaries(runs)
-        if self.out is not None:
-            report(runs, self.out)  # before anything is printed: it may be refused
+            runs = [Run(path) for path in self.folders]
+            rows = summaries(runs)
+            if self.out is not None:
+                report(runs, self.out)  # before anything is printed: it may be refused
+            write(rows)
         if self.json:
-            sys.stdout.write(folder.to_json(rows))
             return
         print_table(runs)
         if self.out is not None:

@@ -8,19 +8,22 @@ from pathlib import Path
 import tyro
 
 from capax.cli.options import (
+    HELD,
     Count,
     Device,
     assignment,
     find_modules_here,
-    how_to_continue,
     import_function,
     is_complete,
+    leaving_run,
     parse_lanes,
+    seconds_of,
     use_device,
 )
 from capax.core.errors import InputError
 from capax.runs.run import CONFIG
-from capax.runtime.signals import leaving
+from capax.runtime.signals import CLOSE_TIMEOUT_S, leaving
+from capax.runtime.streams import forgiving_standard_output
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,8 @@ class Train:
     an option, as in kappa=0.1,1,10."""
     device: Device | None = None
     """Where to compute; None: a GPU if JAX finds one."""
+    close_timeout: float = CLOSE_TIMEOUT_S
+    """Seconds that the environment has to close after Ctrl-C, SIGTERM or SIGHUP, such as a robot that parks."""
     out: Path | None = None
     """Folder of the run; None: runs/TASK-METHOD-SEED."""
     force: bool = False
@@ -81,6 +86,7 @@ class Train:
             raise InputError("--discounted and --undiscounted contradict each other: give one of them.")
         if str(self.out) == "":
             raise InputError("--out is empty: name a folder for the run, or omit --out.")
+        seconds_of(self.close_timeout)
         use_device(self.device)
         find_modules_here()
         # these take a while to import, and a misspelt option is refused before
@@ -111,11 +117,16 @@ class Train:
         out = request.folder
         if self.lanes is not None:
             again = f"each lane is safe in {out} up to its last episode; continue with the same command and --resume"
-            with leaving(lambda: again):
-                for run in train_lanes(train_request, request, parse_lanes(self.lanes)):
-                    print(run)
+            lanes = parse_lanes(self.lanes)
+            with (
+                leaving(lambda: again, close_timeout=seconds_of(self.close_timeout), killed=f"{HELD}; {again}"),
+                forgiving_standard_output(),
+            ):
+                runs = train_lanes(train_request, request, lanes)
+            for run in runs:
+                print(run)
             return
         done = self.resume and (out / CONFIG).exists() and is_complete(out, self.steps)
-        with leaving(lambda: how_to_continue(out)):
+        with leaving_run(out, self.close_timeout), forgiving_standard_output():
             finished = train_request(request)
         print(f"already complete: {finished}" if done else finished)

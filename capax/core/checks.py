@@ -40,6 +40,13 @@ def error_text(error: BaseException) -> str:
     return f"{type(error).__name__} ({text})" if text else type(error).__name__
 
 
+def failure_text(error: BaseException) -> str:
+    """What user code did instead of returning: "raised ValueError (wrong)", "called sys.exit(0)"."""
+    if isinstance(error, SystemExit):
+        return f"called sys.exit({'' if error.code is None else short_repr(error.code)})"
+    return f"raised {error_text(error)}"
+
+
 def one_line(text: str, max_chars: int) -> str:
     """The text without line breaks, cut off after `max_chars` characters."""
     text = " ".join(text[: 4 * max_chars].split())

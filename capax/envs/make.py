@@ -6,14 +6,15 @@ import dataclasses
 import importlib
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import gymnasium as gym
 
-from capax.core.checks import error_text, nearest, one_line, short_repr
+from capax.core.checks import error_text, failure_text, nearest, one_line, short_repr
 from capax.core.errors import EnvironmentFailed, InputError
-from capax.envs.task import Cost, GymTask, episode_length, part_of, time_limits
+from capax.envs.task import Cost, GymTask, close_env, episode_length, part_of, time_limits
+from capax.runtime.processes import contained
+from capax.runtime.signals import after_user_code
 
 
 def make(
@@ -36,7 +37,7 @@ def make(
         user_env = call_user_code(env)
         name = _name_of(user_env)
         if render_mode is not None and part_of(user_env, name, "render_mode", None) != render_mode:
-            _close(user_env)
+            close_env(user_env, name)
             raise InputError(f"{name} was not made with render_mode={render_mode!r}: do so in the function.")
         return _task_or_close(user_env, name, cost, episode_steps)
     spec = registered_spec(env)
@@ -45,17 +46,18 @@ def make(
     unlimited = dataclasses.replace(spec, max_episode_steps=None, kwargs=arguments)
     render: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
-        gym_env = gym.make(unlimited, disable_env_checker=True, **render)
+        gym_env = contained(lambda: gym.make(unlimited, disable_env_checker=True, **render))
     except (InputError, EnvironmentFailed):
         raise
     except (ImportError, gym.error.Error) as error:
         raise InputError(f"{env} cannot be made, {error_text(error)}: install what it needs.") from error
-    except Exception as error:
+    except BaseException as error:
+        after_user_code(error)
         unknown = re.search(r"unexpected keyword argument '(\w+)'|takes no arguments", error_text(error))
         if isinstance(error, TypeError) and unknown is not None:
             name = unknown[1] or ", ".join((*arguments, *render))
             raise InputError(f"{env} does not take {name}: add this argument to its constructor.") from error
-        raise EnvironmentFailed(f"{env} cannot be made, it raised {error_text(error)}: fix its constructor.") from error
+        raise EnvironmentFailed(f"{env} cannot be made, it {failure_text(error)}: fix its constructor.") from error
     if episode_steps is None and spec.max_episode_steps is not None:
         episode_steps = min([episode_length(spec.max_episode_steps, env), *time_limits(gym_env, env)])
     return _task_or_close(gym_env, env, cost, episode_steps)
@@ -64,12 +66,13 @@ def make(
 def call_user_code(function: Callable[[], Any]) -> Any:
     """The result of a user's function. An error becomes `EnvironmentFailed` with one sentence."""
     try:
-        return function()
+        return contained(function)
     except (InputError, EnvironmentFailed):
         raise
-    except Exception as error:
+    except BaseException as error:
+        after_user_code(error)
         raise EnvironmentFailed(
-            f"The function that makes the environment raised {error_text(error)}: fix it, and let it need no arguments "
+            f"The function that makes the environment {failure_text(error)}: fix it, and let it need no arguments "
             "but those of env_kwargs."
         ) from error
 
@@ -79,13 +82,8 @@ def _task_or_close(env: Any, name: str, cost: Cost | None, episode_steps: int | 
     try:
         return GymTask(env, name=name, cost=cost, episode_steps=episode_steps)
     except (InputError, EnvironmentFailed):
-        _close(env)
+        close_env(env, name)
         raise
-
-
-def _close(env: Any) -> None:
-    with suppress(Exception):
-        env.close()
 
 
 def _name_of(env: Any) -> str:
@@ -102,13 +100,14 @@ def registered_spec(env: str) -> Any:
     module, colon, name = env.rpartition(":")
     if colon:
         try:
-            importlib.import_module(module)
+            contained(importlib.import_module, module)
         except (ImportError, ValueError, TypeError) as error:
             raise InputError(
                 f"The module {short_repr(module)} of {short_repr(env)} cannot be imported, {error_text(error)}: install it."
             ) from error
-        except Exception as error:
-            raise EnvironmentFailed(f"The module {short_repr(module)} raised {error_text(error)}: fix it.") from error
+        except BaseException as error:
+            after_user_code(error)
+            raise EnvironmentFailed(f"The module {short_repr(module)} {failure_text(error)}: fix it.") from error
     if name in gym.registry:
         return gym.registry[name]
     similar = nearest(name, gym.registry)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import gymnasium as gym
@@ -12,10 +11,12 @@ import numpy as np
 from numpy import ndarray as Array
 
 from capax.core.actions import ActionBox
-from capax.core.checks import LARGEST, error_text, is_number, numbers, short_repr, whole
+from capax.core.checks import LARGEST, error_text, failure_text, is_number, numbers, short_repr, whole
 from capax.core.contracts import EnvTask, Kind
 from capax.core.errors import EnvironmentFailed, InputError
 from capax.envs.spaces import action_bounds, image_shape, observation_size
+from capax.runtime.processes import contained
+from capax.runtime.signals import after_user_code, closing
 
 MAX_NUMBER = float(np.finfo(np.float32).max)
 """The largest number that the networks, in float32, can read."""
@@ -72,6 +73,7 @@ class GymTask(EnvTask):
         self._cost = cost
         self._obs: Array | None = None
         self._steps = 0
+        after_user_code()
 
     def reset(self, seed: int) -> Array:
         """Begin the episode of this seed and return its first observation `[S]`."""
@@ -124,30 +126,32 @@ class GymTask(EnvTask):
     def render(self) -> Any:
         """The environment's picture, or None if it cannot draw."""
         try:
-            return self.env.render() if hasattr(self.env, "render") else None
+            return contained(lambda: self.env.render() if hasattr(self.env, "render") else None)
         except gym.error.DependencyNotInstalled as error:
             raise InputError(f"{self.name} cannot be drawn, {error_text(error)}: install what it needs.") from error
-        except Exception as error:
-            raise EnvironmentFailed(f"{self.name} raised {error_text(error)} in render: fix its render.") from error
+        except BaseException as error:
+            after_user_code(error)
+            raise EnvironmentFailed(f"{self.name} {failure_text(error)} in render: fix its render.") from error
 
     def close(self) -> None:
-        """Close the environment. Errors are ignored."""
-        with suppress(Exception):
-            self.env.close()
+        """Close the environment, which may take its time. Errors are ignored."""
+        close_env(self.env, self.name)
 
     def _guarded(self, call: Callable[[], Any], part: str, who: str = "") -> Any:
         """The result of the user's code. An error becomes `EnvironmentFailed`, which says when it happened."""
         try:
-            return call()
+            result = contained(call)
         except EnvironmentFailed:
             raise
-        except Exception as error:
+        except BaseException as error:
+            after_user_code(error)
             advice = f"fix its {part}" if part else "fix it"
             if part == "reset" and isinstance(error, TypeError) and NO_SEED.search(error_text(error)):
                 advice = "let it take seed, as in def reset(self, *, seed=None, options=None)"
-            raise EnvironmentFailed(
-                f"{who or self.name} raised {error_text(error)}{self._when()}: {advice}."
-            ) from error
+            raise EnvironmentFailed(f"{who or self.name} {failure_text(error)}{self._when()}: {advice}.") from error
+        if part != "info":
+            after_user_code()
+        return result
 
     def _native(self, action: Any) -> Array:
         """The action in the environment's shape, range and type."""
@@ -234,14 +238,24 @@ class GymTask(EnvTask):
         return f" in step {self._steps} of the episode" if self._steps else " after the reset"
 
 
+def close_env(env: Any, name: str) -> None:
+    """Close an environment, which may take its time. Errors are ignored, and so is `sys.exit`."""
+    with closing(name):
+        try:
+            contained(lambda: env.close())
+        except BaseException as error:
+            after_user_code(error)
+
+
 def part_of(env: Any, name: str, part: str, *default: Any) -> Any:
     """An attribute of the environment. Some environments compute it, which may fail."""
     try:
         return getattr(env, part, *default)
     except AttributeError:
         raise InputError(f"{name} has no {part}: give a Gymnasium environment.") from None
-    except Exception as error:
-        raise EnvironmentFailed(f"{name} raised {error_text(error)} when its {part} was read: fix that.") from error
+    except BaseException as error:
+        after_user_code(error)
+        raise EnvironmentFailed(f"{name} {failure_text(error)} when its {part} was read: fix that.") from error
 
 
 def limit_of(spec: Any, name: str) -> tuple[float | None, bool | None]:

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -17,12 +18,13 @@ import numpy as np
 
 from capax.agents.finite_worlds import LIMIT, RESTARTS, calibrated_agent, cap_agent
 from capax.core.contracts import Agent
-from capax.core.errors import InputError
+from capax.core.errors import InputError, TrainingFailed
 from capax.core.loop import run
 from capax.core.types import Spec
 from capax.kappa.fixed import Fixed
 from capax.kappa.pi import PI
 from capax.runtime.blas_threads import one_blas_thread
+from capax.runtime.processes import end_with_parent
 from capax.tabular.cmdp import evaluate
 from capax.tabular.gridworld import SLIPS, World, gridworld
 from capax.tabular.sampler import WorldCollector
@@ -135,10 +137,14 @@ def _run_in_processes(settings: Settings, numbers: Sequence[int]) -> Iterator[Wo
     pool = ProcessPoolExecutor(
         min(settings.jobs, len(numbers)),
         mp_context=get_context("spawn"),
-        initializer=_ignore_interrupts,
+        initializer=_leave_signals_to_parent,
     )
     try:
         yield from pool.map(run_number, numbers)
+    except BrokenProcessPool:
+        raise TrainingFailed(
+            "a process of --jobs was killed, maybe for lack of memory: give fewer --jobs, and --resume if there is an --out."
+        ) from None
     except KeyboardInterrupt:
         # a second interrupt must not break the shutdown: the workers would stay
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -149,9 +155,10 @@ def _run_in_processes(settings: Settings, numbers: Sequence[int]) -> Iterator[Wo
         pool.shutdown(cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
-    """Leave interrupts to the parent process."""
+def _leave_signals_to_parent() -> None:
+    """Let a worker ignore Ctrl-C, which reaches the parent process too, and end with that process even if it is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end_with_parent()
 
 
 def draw_world(settings: Settings, number: int) -> World:

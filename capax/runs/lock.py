@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from capax.core.errors import DiskFailed, FolderInUse
+from capax.runtime.processes import closed_in_children
 
 try:
     import fcntl
@@ -32,7 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
         raise DiskFailed(
             f"{folder} cannot be written ({error.strerror}): make it writable, or choose another folder."
         ) from None
-    with file:
+    with file, closed_in_children(file.fileno()):
         try:
             if fcntl is not None:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from capax.core.checks import error_text, short_repr
+from capax.core.checks import failure_text, short_repr
 from capax.core.contracts import Logger
 from capax.core.errors import InputError
 from capax.core.registry import Registry
 from capax.runs import tensorboard
 from capax.runs.tensorboard import TensorBoard
+from capax.runtime.processes import contained
+from capax.runtime.signals import after_user_code, closing
 
 LOGGERS: Registry[Callable[[], Logger]] = Registry("logger", {"tensorboard": TensorBoard})
 """What a name in `loggers` stands for."""
@@ -57,14 +59,16 @@ class LoggerGroup:
             function = getattr(logger, method, None)  # a plain class may have `log` alone
             if function is None:
                 continue
-            try:
-                function(*(dict(argument) if isinstance(argument, Mapping) else argument for argument in arguments))
-            except Exception as error:
-                self._loggers.remove(logger)
-                if method != "close":
-                    with suppress(Exception):
-                        getattr(logger, "close", lambda: None)()  # to release what it holds
-                self._warn(
-                    f"the logger {type(logger).__name__} raised {error_text(error)} in {method} and was dropped; the run "
-                    "continues, and episodes.jsonl is complete."
-                )
+            with closing(f"the logger {type(logger).__name__}") if method == "close" else nullcontext():
+                try:
+                    contained(function, *(dict(item) if isinstance(item, Mapping) else item for item in arguments))
+                except BaseException as error:
+                    after_user_code(error)
+                    self._loggers.remove(logger)
+                    if method != "close":
+                        with suppress(Exception):
+                            getattr(logger, "close", lambda: None)()  # to release what it holds
+                    self._warn(
+                        f"the logger {type(logger).__name__} {failure_text(error)} in {method} and was dropped; the run "
+                        "continues, and episodes.jsonl is complete."
+                    )

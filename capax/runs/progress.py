@@ -13,6 +13,8 @@ import rich.live
 from rich.console import Console
 from rich.text import Text
 
+from capax.runtime.streams import ForgivingStream, standard_error
+
 DRAW_SECONDS = 0.2
 """Between two redraws of the line."""
 PRINT_SECONDS = 1.0
@@ -46,7 +48,8 @@ class ProgressLine:
         self._task, self._steps, self._limit, self._discounted, self._clock = task, steps, limit, discounted, clock
         self._preset = preset
         # a notebook gets plain lines on stderr, not rich's HTML
-        self._console = Console(file=stream, stderr=stream is None, highlight=False, force_jupyter=False)
+        file = standard_error() if stream is None else ForgivingStream(lambda: stream)
+        self._console = Console(file=file, highlight=False, force_jupyter=False)  # type: ignore[arg-type]
         self._terminal = self._console.is_interactive and not Console().is_jupyter and lane is None
         self._own_stream = stream is not None
         self._encoding = getattr(self._console.file, "encoding", None) or "utf-8"

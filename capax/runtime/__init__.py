@@ -1,4 +1,4 @@
-"""Settings of the machine: CPU devices, compile cache, memory, BLAS threads, signals, subprocesses, lanes."""
+"""Settings of the machine: CPU devices, compile cache, memory, BLAS threads, signals, standard streams, subprocesses, lanes."""
 
 from __future__ import annotations
 

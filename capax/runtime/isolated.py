@@ -13,9 +13,14 @@ from typing import Any
 ANSWER_TIMEOUT_S = 60.0
 """Seconds to wait for an answer."""
 CODE = """
-import json, os, sys
+import json, os, signal, sys
 from importlib import import_module
-module, function, *arguments = sys.argv[1:]
+lifeline, module, function, *arguments = sys.argv[1:]
+if os.fork() == 0:  # a process that waits for the caller's end, even while a library holds the interpreter of this one
+    for descriptor in (1, 2):
+        os.dup2(0, descriptor)
+    os.read(int(lifeline), 1)
+    os.killpg(0, signal.SIGKILL)  # this process, the other one, and those that it has started
 try:
     reply = {"answer": getattr(import_module(module), function)(*arguments)}
 except Exception as error:
@@ -37,10 +42,11 @@ def call(function: Callable[..., Any], *arguments: str, without: Sequence[str] =
     """
     environment = {name: value for name, value in os.environ.items() if name not in without}
     environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", CODE, function.__module__, function.__name__, *arguments]
-    with subprocess.Popen(
+    lifeline, held = os.pipe()
+    command = [sys.executable, "-c", CODE, str(lifeline), function.__module__, function.__name__, *arguments]
+    with open(lifeline), open(held, "w"), subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True, encoding="utf-8", errors="replace", start_new_session=True,
+        text=True, encoding="utf-8", errors="replace", start_new_session=True, pass_fds=(lifeline,),
     ) as process:  # fmt: skip
         try:
             out, err = process.communicate(timeout=ANSWER_TIMEOUT_S)

@@ -16,6 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from capax.runtime.signals import Stop, is_closing
+
 SMALL_BYTES = 4096
 """Answers up to this size are copied to the host at once. Arguments up to this size are stacked anew in every call."""
 MAX_CACHED_BYTES = 2**26
@@ -29,7 +31,7 @@ _lane_context = threading.local()
 _build_lock = threading.Lock()
 
 
-class LaneStopped(BaseException):
+class LaneStopped(Stop):
     """Raised within a lane that has to end."""
 
 
@@ -136,6 +138,8 @@ def run_lanes(work: Sequence[Callable[[], T]], labels: Sequence[str]) -> list[T]
         for thread in threads:
             if thread.ident is not None:
                 thread.join(STOP_TIMEOUT_S)
+            while thread.is_alive() and is_closing():  # its environment parks
+                thread.join(0.2)
         raise
     finally:
         _stacked_arguments.clear()

@@ -8,6 +8,7 @@ available, the episodes are played one after the other.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, cast
@@ -92,9 +93,10 @@ class GroupCollector(Collector):
 
     def close(self) -> None:
         """Close the environments that were made here."""
-        for task in self._more:
-            if inner(task.env) is not inner(self.task.env):
-                task.close()
+        with ExitStack() as closes:  # all of them, whatever one raises
+            for task in self._more:
+                if inner(task.env) is not inner(self.task.env):
+                    closes.callback(task.close)
 
     def collect(self, agent: Agent[Any], state: Any, key: Key, max_steps: int | None = None) -> Episode:
         """One episode alone, in the first task."""

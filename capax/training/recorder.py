@@ -7,6 +7,8 @@ itself, then the journal is deleted: whichever of these a stop prevents, `reconc
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -27,6 +29,7 @@ from capax.runs.loggers import LoggerGroup
 from capax.runs.progress import ProgressLine
 from capax.runs.run import EPISODES, INTERRUPTED, Run
 from capax.runtime import lanes
+from capax.runtime.processes import contained, end_in_child
 from capax.training.monitor import Monitor
 from capax.training.rows import Violations, make_row
 
@@ -64,6 +67,7 @@ class Recorder:
         )
         self._ends: deque[tuple[float, int]] = deque(maxlen=group)
         """When the last group of episodes ended, and the steps until then."""
+        self._process = os.getpid()
         self.stopped = False
         """`on_episode` has returned False."""
 
@@ -77,11 +81,13 @@ class Recorder:
 
     def reset_ahead(self, ahead: int, obs: Any) -> None:
         """An episode begins, `ahead` places after the next one in number."""
+        end_in_child(self._process)  # user code has forked, and the child has come here
         self._journal.begin(self._at.number + ahead, self._at.steps, self._phase, obs)
 
     def step_ahead(self, ahead: int, action: Any, step: Step) -> None:
         """A step was taken in that episode."""
         lanes.stop_if_requested()
+        end_in_child(self._process)
         self._journal.step(self._at.number + ahead, step.reward, step.cost, action, step.obs)
         self._steps += len(step.frames)
         self._line.step(self._steps)
@@ -97,6 +103,7 @@ class Recorder:
 
     def close(self) -> None:
         """Close the journal, and leave it as it is."""
+        end_in_child(self._process, sys.exception())
         self._journal.close()
 
     @property
@@ -108,6 +115,7 @@ class Recorder:
         self._ends.append((time.monotonic(), self._at.steps))
         began = self._ends[0][0] - self._seconds_before
         for outcome in outcomes:
+            end_in_child(self._process)
             now = time.monotonic()
             violation = outcome.episode.paid > self._config.limit
             self._counts = self._counts.after(outcome.episode, violation)
@@ -123,7 +131,7 @@ class Recorder:
             self._at = outcome.progress
             self._loggers.log(row)
             self._show(row)
-            if self._on_episode is not None and is_false(self._on_episode(dict(row))):
+            if self._on_episode is not None and is_false(contained(self._on_episode, dict(row))):
                 self.stopped = True
                 return
 

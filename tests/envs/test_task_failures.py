@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import gymnasium as gym
@@ -11,7 +12,10 @@ from gymnasium.wrappers import TransformReward
 from support.toy_envs import Toy, raising, reset_task, resetting
 
 from capax.core.errors import EnvironmentFailed, InputError
+from capax.envs.make import make
 from capax.envs.task import GymTask
+from capax.runtime import signals
+from capax.runtime.signals import Stop
 
 # Environments that raise.
 
@@ -54,13 +58,57 @@ def test_an_error_is_reported_with_its_step_and_chained(error, text):
         reset_task(cost=lambda *transition: raise_error(None, None)).step([0, 0])
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_exception_that_ends_the_process_passes(error):
-    def reply(toy):
+class Abort(BaseException):
+    """An exception of a user's that is no `Exception`."""
+
+
+def raiser(error: BaseException) -> Any:
+    """A function that raises the error, whatever it gets."""
+
+    def function(*_: Any, **__: Any) -> Any:
         raise error
 
-    with pytest.raises(error):
-        reset_task(Toy(reply=reply)).step([0, 0])
+    return function
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), Stop()], ids=repr)
+def test_ctrl_c_passes(error):
+    with pytest.raises(type(error)):
+        reset_task(Toy(reply=raiser(error))).step([0, 0])
+
+
+@pytest.mark.parametrize(("error", "words"), [
+    (SystemExit(0), r"called sys\.exit\(0\)"),
+    (SystemExit(), r"called sys\.exit\(\)"),
+    (SystemExit("bye"), r"called sys\.exit\('bye'\)"),
+    (GeneratorExit(), "raised GeneratorExit"),
+    (asyncio.CancelledError("late"), r"raised CancelledError \(late\)"),
+    (Abort("enough"), r"raised Abort \(enough\)"),
+], ids=repr)  # fmt: skip
+def test_an_environment_cannot_end_the_process_without_a_word(error, words):
+    fail = raiser(error)
+    with pytest.raises(EnvironmentFailed, match=rf"^toy {words} in step 1 of the episode: fix its step\.$"):
+        reset_task(Toy(reply=fail)).step([0, 0])
+    with pytest.raises(EnvironmentFailed, match=rf"^toy {words} after the reset: fix its reset\.$"):
+        reset_task(Toy(start=fail))
+    with pytest.raises(EnvironmentFailed, match=rf"^The cost function {words} in step 1 of the episode: fix it\.$"):
+        reset_task(cost=fail).step([0, 0])
+    with pytest.raises(EnvironmentFailed, match=rf"^The function that makes the environment {words}: fix it"):
+        make(fail)
+    toy = Toy()
+    toy.close, toy.render = fail, fail  # type: ignore[method-assign]
+    task = reset_task(toy)
+    task.close()
+    with pytest.raises(EnvironmentFailed, match=rf"^toy {words} in render"):
+        task.render()
+
+
+def test_a_keyboard_interrupt_that_no_key_has_sent_is_the_environments():
+    with (
+        signals.leaving(lambda: ""),
+        pytest.raises(EnvironmentFailed, match=r"^toy raised KeyboardInterrupt in step 1 of the episode"),
+    ):
+        reset_task(Toy(reply=raiser(KeyboardInterrupt()))).step([0, 0])
 
 
 @pytest.mark.parametrize(("cost", "message"), [

@@ -1,0 +1,130 @@
+"""Forked children hold nothing of a run and never continue it; workers end with their parent."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+from support.scripts import runs, script, wait_for
+
+from capax.runs.lock import locked
+
+HOLD = """
+import os, sys, time
+from pathlib import Path
+from capax.runs.lock import locked
+with locked(Path(sys.argv[1])):
+    child = os.fork()
+    if not child:
+        time.sleep(60)
+    os.write(1, f"child {child}\\nheld\\n".encode())
+    time.sleep(60)
+"""
+
+
+def test_a_forked_child_that_outlives_its_parent_does_not_hold_the_folder(tmp_path):
+    with script(HOLD, str(tmp_path)) as holder:
+        assert holder.stdout is not None
+        child = int(holder.stdout.readline().split()[1])
+        wait_for(holder, "held")
+        holder.kill()
+        holder.wait()
+        assert runs(child)
+        with locked(tmp_path):
+            assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
+
+
+COME_OUT = """
+import os, sys
+from capax.runtime.processes import contained
+parent = os.getpid()
+
+def forking():
+    if child := os.fork():
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    {last}
+
+code = contained(forking)
+assert os.getpid() == parent
+print(code)
+"""
+
+
+@pytest.mark.parametrize(("last", "code", "words"), [
+    ("return 5", 0, ""), ("sys.exit(7)", 7, ""), ("sys.exit('bye')", 1, "bye\n"), ("1 / 0", 1, "ZeroDivisionError"),
+])  # fmt: skip
+def test_a_child_that_comes_out_of_user_code_ends_as_python_would(last, code, words):
+    with script(COME_OUT.format(last=last)) as process:
+        out, err = process.communicate(timeout=20)
+    assert out == f"{code}\n" and words in err and process.returncode == 0
+
+
+ISOLATED = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import probing
+from capax.runtime import isolated
+isolated.call(probing.probe, sys.argv[1])
+"""
+PROBING = """
+import itertools, os, pathlib, subprocess, time
+
+def probe(folder):
+    children = [os.getpid(), {others}]
+    pathlib.Path(folder, "part").write_text(" ".join(map(str, children)))
+    os.rename(os.path.join(folder, "part"), os.path.join(folder, "pids"))
+    {hang}
+"""
+
+
+@pytest.mark.parametrize(("others", "hang"), [
+    ('subprocess.Popen(["sleep", "60"]).pid', "time.sleep(60)"), ("", "sum(itertools.repeat(1, 10**11))"),
+], ids=["with a child", "while it holds the interpreter"])  # fmt: skip
+def test_an_isolated_call_ends_with_a_caller_that_is_killed(others, hang, tmp_path):
+    (tmp_path / "probing.py").write_text(PROBING.format(others=others, hang=hang))
+    with script(ISOLATED, str(tmp_path)) as caller:
+        pids = wait_for_pids(tmp_path / "pids")
+        assert all(map(runs, pids))
+        caller.kill()
+        assert_ended(pids)
+
+
+GRIDWORLD = """
+import sys
+from capax.cli.main import main
+if __name__ == "__main__":
+    main(["gridworld", "--worlds", "400", "--methods", "0", "--out", sys.argv[1]])
+"""
+
+
+def test_workers_of_gridworld_end_with_a_parent_that_is_killed(tmp_path):
+    with script(GRIDWORLD, str(tmp_path / "out")) as parent:
+        deadline = time.monotonic() + 60.0
+        rows = tmp_path / "out" / "worlds.jsonl"
+        while not rows.exists() or rows.read_bytes().count(b"\n") < 2:  # the workers are at work
+            assert time.monotonic() < deadline and parent.poll() is None
+            time.sleep(0.05)
+        workers = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
+        assert len(workers) >= 2
+        parent.kill()
+        assert_ended(workers)
+
+
+def wait_for_pids(path: Path) -> list[int]:
+    """The process numbers in a file, once it is there."""
+    deadline = time.monotonic() + 20.0
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return [int(pid) for pid in path.read_text().split()]
+
+
+def assert_ended(pids: list[int]) -> None:
+    """Processes end within a few seconds."""
+    deadline = time.monotonic() + 8.0
+    while any(map(runs, pids)):
+        assert time.monotonic() < deadline, [pid for pid in pids if runs(pid)]
+        time.sleep(0.05)
