@@ -27,7 +27,9 @@ class CalibratedState(NamedTuple):
     policy: Float[Array, "S A"]
     warm: Solution | None
     executed: tuple[tuple[Array, float], ...]
-    """The policies executed so far, with their true costs."""
+    """The last policies that were executed, with their true costs; at most `memory` of them."""
+    number: int
+    """Policies executed so far."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,9 @@ class Calibrated(Agent[CalibratedState]):
     """Weight of the exploration bonus at the first policy."""
     explore_fall: int = 30
     """Policies over which the bonus falls to 0, linearly."""
+    memory: int = 32
+    """Last policies whose true costs correct the prediction. With all of them, an episode would take longer the more there
+    were before it. The paper's experiment executes 31."""
 
     @cached_property
     def prior_cmdp(self) -> CMDP:
@@ -57,7 +62,7 @@ class Calibrated(Agent[CalibratedState]):
         return self.world.cmdp(self.spec.gamma)
 
     def init(self, key: Key) -> CalibratedState:
-        return CalibratedState(self.world.model(), uniform_policy(self.world.r.shape), None, ())
+        return CalibratedState(self.world.model(), uniform_policy(self.world.r.shape), None, (), 0)
 
     def example(self, initial: CalibratedState) -> CalibratedState:
         executed: Any = AnyNumber((initial.policy, 0.0))
@@ -71,7 +76,7 @@ class Calibrated(Agent[CalibratedState]):
 
     def learn(self, state: CalibratedState, episodes: Sequence[Episode], key: Key) -> tuple[CalibratedState, Metrics]:
         """Count, correct the prediction by the paid costs, then search the best policy within the margin."""
-        world, number = self.world, len(state.executed)
+        world, number = self.world, state.number
         model = add_counts(state.model, episodes)
         if self.successors is not None:
             model = model._replace(prior=pooled_prior(model, self.successors))
@@ -93,9 +98,10 @@ class Calibrated(Agent[CalibratedState]):
         best, warm = best_policy_within(posterior, gain, self.spec.limit, z, starts, state.warm)
         chosen = safest_policy(posterior, self.z_none) if best is None else best
         metrics = {"kappa": z, "planned_cost": chosen.cost, "planned_sd": chosen.sd, "feasible": best is not None}
-        return CalibratedState(model, chosen.policy, warm, state.executed), metrics
+        return CalibratedState(model, chosen.policy, warm, state.executed, number), metrics
 
     def adapt(self, state: CalibratedState, episode: Episode) -> tuple[CalibratedState, Metrics]:
         if episode.random:
             return state, {}
-        return state._replace(executed=(*state.executed, (state.policy, episode.paid))), {}
+        executed = (*state.executed, (state.policy, episode.paid))[-self.memory :]
+        return state._replace(executed=executed, number=state.number + 1), {}

@@ -12,6 +12,7 @@ from support.cmdps import agent_knowledge, random_cmdp, random_policy, sparse_co
 from capax.agents.calibrated import Calibrated
 from capax.core.loop import run
 from capax.core.types import Spec
+from capax.paper.gridworld import Settings
 from capax.tabular import evaluate, gridworld, solve
 from capax.tabular.margin import (
     NUGGET,
@@ -262,3 +263,17 @@ def test_agent_plans_within_its_margin_and_stores_exact_costs():
         if entry["feasible"]:
             assert entry["planned_cost"] + entry["kappa"] * entry["planned_sd"] <= 0.2
     assert [paid for _, paid in state.executed] == [outcome.episode.paid for outcome in outcomes]
+
+
+def test_agent_remembers_a_fixed_number_of_policies_and_counts_all():
+    # Each remembered policy is evaluated in every new model, and is in every checkpoint.
+    world = gridworld(np.random.default_rng(21), size=3, gamma=0.9)
+    agent = Calibrated(agent_knowledge(world, 0.5), Spec(0.2, 0.9), z_first=5.0, z_last=3.0, z_fall=8, memory=4)
+    _, *outcomes = run(agent, WorldCollector(world.cmdp, 100, 4), start=100, steps=11 * 100, key=jr.key(0))
+    assert [len(outcome.state.executed) for outcome in outcomes] == [1, 2, 3, 4, 4, 4, 4, 4, 4, 4]
+    assert [outcome.metrics["kappa"] for outcome in outcomes] == pytest.approx([*np.linspace(5.0, 3.0, 9), 3.0])
+    assert [paid for _, paid in outcomes[-1].state.executed] == [outcome.episode.paid for outcome in outcomes[-4:]]
+
+
+def test_agent_remembers_all_policies_of_the_papers_experiment():
+    assert Calibrated.memory >= Settings().iterations + 1
