@@ -23,9 +23,10 @@ import jax.random as jr
 import numpy as np
 
 from capax.core.contracts import Agent
+from capax.core.costs import violates
 from capax.core.loop import run
 from capax.kappa.pi import PI
-from capax.paper.gridworld import LIMIT, RESTARTS, VIOLATION_TOLERANCE, Settings, make_agent
+from capax.paper.gridworld import LIMIT, RESTARTS, Settings, make_agent
 from capax.runtime.blas_threads import one_blas_thread
 from capax.tabular import CMDP, World, gridworld, neighbour_prior, self_loop_prior, solve, uniform_prior
 from capax.tabular.gridworld import SLIPS
@@ -108,7 +109,7 @@ def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         for labels, make, slip in variants:
             results = list(pool.map(partial(run_world, make, slip, seed), range(worlds)))
-            violations = np.array([[cost > LIMIT + VIOLATION_TOLERANCE for cost in costs] for _, _, costs in results])
+            violations = np.array([[violates(cost, LIMIT, exact=True) for cost in costs] for _, _, costs in results])
             share = sum(last for _, last, _ in results) / sum(best for best, _, _ in results)
             row = {**labels, "slip": slip, "seed": seed, "worlds": worlds, "oracle_share": round(share, 4)}
             row |= {"first_violations": int(violations[:, 0].sum()), "later_violations": int(violations[:, 1:].sum())}

@@ -47,6 +47,8 @@ class Train:
     """The limit is on the plain sum of an episode's costs."""
     cost: str | None = None
     """A cost function of yours, as MODULE:FUNCTION; it gets (obs, action, next_obs, info). None: info["cost"]."""
+    allow_negative_costs: tyro.conf.FlagCreatePairsOff[bool] = False
+    """Negative costs offset positive ones; without this, an environment with a negative cost is refused."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment's constructor, as NAME=VALUE (frame_skip=2 wind=true)."""
     steps: Count = 100_000
@@ -104,6 +106,7 @@ class Train:
             cost_limit=self.cost_limit,
             discounted=self.discounted if self.discounted or self.undiscounted else None,
             cost=import_function(self.cost),
+            allow_negative_costs=self.allow_negative_costs,
             initial_data=self.initial_data,
             episode_steps=self.episode_steps,
             seed=self.seed,

@@ -201,6 +201,8 @@ class EnvTask(Task, Protocol):
     image: tuple[int, ...] | None
     """Shape of an image; None for vectors."""
     action_box: ActionBox
+    allow_negative_costs: bool
+    """Negative costs offset positive ones; otherwise they are refused."""
 
 
 @runtime_checkable

@@ -10,6 +10,8 @@ import numpy as np
 from jaxtyping import Float
 from numpy import ndarray as Array
 
+from capax.core.costs import total_cost, violates
+
 Key = jax.Array
 MAX_ERROR = 1e100
 """Cost errors are clipped to ± this; its square is still a float."""
@@ -46,6 +48,10 @@ class Spec(NamedTuple):
     def cost_weights(self, steps: int) -> Array:
         """Weights of the costs of the first `steps` steps of an episode, `[T]`."""
         return self.discounts(steps) if self.discounted else np.ones(steps)
+
+    def paid(self, cost: Array) -> float:
+        """The cost of an episode whose steps cost `cost` `[T]`, in the task's convention."""
+        return total_cost(cost, self.cost_weights(len(cost)))
 
     @property
     def scale(self) -> float:
@@ -136,6 +142,11 @@ class Feedback(NamedTuple):
     """U, the factor of κ in the plan: residual · U is the planning error in units of the cost."""
     binary: bool = False
     """Costs are 0 or 1, and κ weighs uncertainty against a logit."""
+
+    @property
+    def violated(self) -> bool:
+        """J_c > C, up to rounding."""
+        return violates(self.paid, self.limit)
 
     @property
     def error(self) -> float:

@@ -48,6 +48,12 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: EnvTask) -> Epis
                 f"{name!r} of the initial data is not finite in row {row}, or too large for float32: leave it out."
             )
         arrays[name] = array
+    negative = arrays["cost"] < 0.0
+    if negative.any() and not task.allow_negative_costs:
+        raise InputError(
+            f"'cost' of the initial data is negative in row {int(negative.argmax())}: let no cost be negative, or, if it may "
+            "offset other costs, give --allow-negative-costs (allow_negative_costs=True)."
+        )
     slack = 1e-5 * (task.action_box.high - task.action_box.low)
     outside = (
         (arrays["action"] < task.action_box.low - slack) | (arrays["action"] > task.action_box.high + slack)

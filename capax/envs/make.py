@@ -24,6 +24,7 @@ def make(
     episode_steps: int | None = None,
     render_mode: str | None = None,
     env_kwargs: Mapping[str, Any] | None = None,
+    allow_negative_costs: bool = False,
 ) -> GymTask:
     """The task of a Gymnasium id (`Id-v0` or `module:Id-v0`), or of a function that makes an environment.
 
@@ -39,7 +40,7 @@ def make(
         if render_mode is not None and part_of(user_env, name, "render_mode", None) != render_mode:
             close_env(user_env, name)
             raise InputError(f"{name} was not made with render_mode={render_mode!r}: do so in the function.")
-        return _task_or_close(user_env, name, cost, episode_steps)
+        return _task_or_close(user_env, name, cost, episode_steps, allow_negative_costs)
     spec = registered_spec(env)
     # GymTask cuts the episodes itself, because Gymnasium's TimeLimit does not pass on a sixth item.
     arguments = {**spec.kwargs, **(env_kwargs or {})}
@@ -60,7 +61,7 @@ def make(
         raise EnvironmentFailed(f"{env} cannot be made, it {failure_text(error)}: fix its constructor.") from error
     if episode_steps is None and spec.max_episode_steps is not None:
         episode_steps = min([episode_length(spec.max_episode_steps, env), *time_limits(gym_env, env)])
-    return _task_or_close(gym_env, env, cost, episode_steps)
+    return _task_or_close(gym_env, env, cost, episode_steps, allow_negative_costs)
 
 
 def call_user_code(function: Callable[[], Any]) -> Any:
@@ -77,13 +78,18 @@ def call_user_code(function: Callable[[], Any]) -> Any:
         ) from error
 
 
-def _task_or_close(env: Any, name: str, cost: Cost | None, episode_steps: int | None) -> GymTask:
+def _task_or_close(env: Any, name: str, cost: Cost | None, episode_steps: int | None, negative: bool) -> GymTask:
     """The task of an environment, which is closed if it is refused."""
     try:
-        return GymTask(env, name=name, cost=cost, episode_steps=episode_steps)
+        return GymTask(env, name=name, cost=cost, episode_steps=episode_steps, allow_negative_costs=negative)
     except (InputError, EnvironmentFailed):
         close_env(env, name)
         raise
+    except Exception as error:  # an attribute that breaks when it is looked at
+        _close(env)
+        raise EnvironmentFailed(
+            f"{name} raised {error_text(error)} when its spaces and its spec were read: fix them."
+        ) from error
 
 
 def _name_of(env: Any) -> str:

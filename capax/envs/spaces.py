@@ -55,7 +55,7 @@ def action_bounds(space: Any, name: str) -> tuple[Array, Array]:
         raise InputError(f"{name} has {type(space).__name__} actions: {advice}")
     if not np.issubdtype(space.dtype, np.floating):
         raise InputError(f"{name} has {space.dtype} actions: {advice}")
-    low, high = (np.asarray(bound, np.float64).ravel() for bound in (space.low, space.high))
+    low, high = (np.array(bound, np.float64).ravel() for bound in (space.low, space.high))
     if low.size == 0:
         raise InputError(f"{name} has empty actions: {advice}")
     if not (np.isfinite(low).all() and np.isfinite(high).all()):

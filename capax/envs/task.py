@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -48,10 +49,18 @@ class GymTask(EnvTask):
     `cost_limit`, `discounted`, `violation_rate` and `repeat` are those that the environment is registered with, or None
     (`repeat`: 1). Observations are flat or images. For images `image` is their shape and `obs_dim` is 0. An error of
     the environment or of the cost function in a reset or a step raises `EnvironmentFailed`, which says what happened
-    and when.
+    and when. So does a negative cost, unless `allow_negative_costs`: it would offset others.
     """
 
-    def __init__(self, env: Any, *, name: str, cost: Cost | None = None, episode_steps: int | None = None) -> None:
+    def __init__(
+        self,
+        env: Any,
+        *,
+        name: str,
+        cost: Cost | None = None,
+        episode_steps: int | None = None,
+        allow_negative_costs: bool = False,
+    ) -> None:
         if cost is not None and not callable(cost):
             raise InputError(f"cost is {short_repr(cost)}: give a function cost(obs, action, next_obs, info).")
         for part in ("reset", "step"):
@@ -70,7 +79,7 @@ class GymTask(EnvTask):
         self.repeat, self.violation_rate = repeat_of(spec, name)
         self.episode_steps = _episode_steps(env, spec, name, episode_steps)
         self.cost_limit, self.discounted = limit_of(spec, name)
-        self._cost = cost
+        self._cost, self.allow_negative_costs = cost, allow_negative_costs
         self._obs: Array | None = None
         self._steps = 0
         after_user_code()
@@ -79,22 +88,84 @@ class GymTask(EnvTask):
         """Begin the episode of this seed and return its first observation `[S]`."""
         self._steps, self._obs, seed = 0, None, int(seed)
         result = self._guarded(lambda: self.env.reset(seed=seed), "reset")
+        self._obs = self._guarded(lambda: self._first_observation(result), "reset")
+        return self._obs.copy()
+
+    def _first_observation(self, result: Any) -> Array:
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise EnvironmentFailed(
                 f"{self.name} does not return (observation, info) from reset but {short_repr(result)}: return both; old "
                 "Gym returned the observation alone."
             )
         self._info(result[1])
-        self._obs = self._observation(result[0])
-        return self._obs.copy()
+        return self._observation(result[0])
 
-    def step(self, action: Any) -> Step:
-        """Act with `action` in [-1, 1]^A, which is scaled to [low, high]."""
+    def step(self, action: Any, on_cost: Callable[[float], None] = lambda cost: None) -> Step:
+        """Act with `action` in [-1, 1]^A, which is scaled to [low, high].
+
+        `on_cost` is called with the cost of the step before anything else about the step can be refused. The environment
+        gets a copy of the action, so the cost function gets what was sent, whatever the environment made of it.
+        """
         if self._obs is None:
             raise InputError(f"{self.name} was not reset: call reset before the first step.")
         self._steps += 1
-        native = self._native(action)
-        result = self._guarded(lambda: self.env.step(native), "step")
+        sent = self._native(action)
+        result = self._guarded(lambda: self.env.step(sent.copy()), "step")
+        cost, unknown = 0.0, None
+        try:
+            cost = self._guarded(lambda: self._cost_of(result, sent), "step")
+        except EnvironmentFailed as error:
+            unknown = error
+        if unknown is None and (cost >= 0.0 or self.allow_negative_costs):
+            on_cost(cost)
+        try:
+            step = self._guarded(lambda: self._checked(result, cost), "step")
+        except EnvironmentFailed as error:
+            if unknown is None or self._cost is None:
+                raise
+            raise EnvironmentFailed(f"{str(error).rstrip('.')} (the cost of this step is unknown).") from error
+        if unknown is not None:
+            raise unknown
+        self._check_cost(cost)
+        self._obs = step.obs.copy()
+        return step
+
+    def _cost_of(self, result: Any, sent: Array) -> float:
+        """The cost of a step, which may be too large or negative; EnvironmentFailed if it is unknown."""
+        items = result if isinstance(result, tuple | list) and len(result) > 1 else (result, None)
+        if self._cost is not None:
+            assert self._obs is not None
+            try:
+                next_obs = self._observation(items[0])
+            except EnvironmentFailed:  # it will be refused, but the step has a cost
+                next_obs = self._guarded(lambda: np.array(items[0]), "step")
+            transition = self._obs.copy(), sent, next_obs, _snapshot(items[-1])
+            paid = self._guarded(lambda: self._cost(*transition), "", "The cost function")  # type: ignore[misc]
+        elif len(items) == 6:
+            paid = items[2]
+        elif isinstance(items[-1], Mapping) and self._guarded(lambda: "cost" in items[-1], "info"):
+            paid = self._guarded(lambda: items[-1]["cost"], "info")
+        else:
+            raise EnvironmentFailed(
+                f"{self.name} reports no cost{self._when()}: put it into info['cost'], return it from step as the "
+                "third of six items, or give a function cost(obs, action, next_obs, info)."
+            )
+        cost = self._scalar(paid, "cost") + 0.0  # −0 becomes 0
+        if math.isnan(cost):
+            raise self._not_finite("cost")
+        return cost
+
+    def _check_cost(self, cost: float) -> None:
+        """Refuse a cost that an agent cannot learn from, or that would offset others."""
+        self._number(cost, "cost")
+        if cost < 0.0 and not self.allow_negative_costs:
+            raise EnvironmentFailed(
+                f"The cost of {self.name} is {cost:g}{self._when()}: let no cost be negative, or, if it may offset other "
+                "costs, give --allow-negative-costs (allow_negative_costs=True)."
+            )
+
+    def _checked(self, result: Any, cost: float) -> Step:
+        """All of a step, with its cost."""
         count = len(result) if isinstance(result, tuple | list) else 1
         if count not in (5, 6):
             raise EnvironmentFailed(
@@ -106,22 +177,9 @@ class GymTask(EnvTask):
         terminated = bool(self._number(result[-3], "terminated flag"))
         truncated = bool(self._number(result[-2], "truncated flag"))
         info = self._info(result[-1])
-        if self._cost is not None:
-            transition = self._obs.copy(), native, obs.copy(), info
-            paid = self._guarded(lambda: self._cost(*transition), "", "The cost function")  # type: ignore[misc]
-        elif count == 6:
-            paid = result[2]
-        elif self._guarded(lambda: "cost" in info, "info"):
-            paid = self._guarded(lambda: info["cost"], "info")
-        else:
-            raise EnvironmentFailed(
-                f"{self.name} reports no cost{self._when()}: put it into info['cost'], return it from step as the "
-                "third of six items, or give a function cost(obs, action, next_obs, info)."
-            )
         cut = self.episode_steps is not None and self._steps >= self.episode_steps
-        self._obs = obs
         frames = (reward,) if self.repeat == 1 else self._frames(info)
-        return Step(obs.copy(), reward, self._number(paid, "cost"), terminated, truncated or cut, info, frames)
+        return Step(obs, reward, cost, terminated, truncated or cut, info, frames)
 
     def render(self) -> Any:
         """The environment's picture, or None if it cannot draw."""
@@ -209,9 +267,16 @@ class GymTask(EnvTask):
         return obs
 
     def _number(self, value: Any, what: str) -> float:
-        if isinstance(value, float | bool) and abs(value) <= MAX_NUMBER:  # the usual case; False for NaN
+        number = self._scalar(value, what)
+        if not abs(number) <= MAX_NUMBER:  # NaN is not
+            self._check_range(np.array(number), what)
+        return number
+
+    def _scalar(self, value: Any, what: str) -> float:
+        """One number, which may be infinite or NaN."""
+        if type(value) in (float, bool, np.float64):  # the usual case
             return float(value)
-        number = self._array(value, what)
+        number = self._numbers(value, what)
         if number.size != 1:
             raise EnvironmentFailed(f"The {what} of {self.name} is {number.size} numbers{self._when()}: return one.")
         return float(number.item())
@@ -219,20 +284,31 @@ class GymTask(EnvTask):
     def _info(self, value: Any) -> Mapping[str, Any]:
         if value is not None and not isinstance(value, Mapping):
             raise EnvironmentFailed(f"The info of {self.name} is {short_repr(value)}{self._when()}: return a dict.")
-        return {} if value is None else value
+        return {} if value is None else _snapshot(value)
 
     def _array(self, value: Any, what: str) -> Array:
+        array = self._numbers(value, what)
+        self._check_range(array, what)
+        return array
+
+    def _numbers(self, value: Any, what: str) -> Array:
+        """A float64 copy of numbers, which may be infinite or NaN."""
         try:
-            array = numbers(value)
+            return numbers(value)
         except Exception as error:
             raise EnvironmentFailed(
                 f"The {what} of {self.name} is {short_repr(value)}{self._when()}, not a number: return numbers."
             ) from error
+
+    def _check_range(self, array: Array, what: str) -> None:
         if np.abs(array).max(initial=0.0) <= MAX_NUMBER:  # False for NaN
-            return array
+            return
         if not np.isfinite(array).all():
-            raise EnvironmentFailed(f"The {what} of {self.name} is not finite{self._when()}: return finite numbers.")
+            raise self._not_finite(what)
         raise EnvironmentFailed(f"The {what} of {self.name} is too large for float32{self._when()}: rescale it.")
+
+    def _not_finite(self, what: str) -> EnvironmentFailed:
+        return EnvironmentFailed(f"The {what} of {self.name} is not finite{self._when()}: return finite numbers.")
 
     def _when(self) -> str:
         return f" in step {self._steps} of the episode" if self._steps else " after the reset"
@@ -245,6 +321,11 @@ def close_env(env: Any, name: str) -> None:
             contained(lambda: env.close())
         except BaseException as error:
             after_user_code(error)
+
+
+def _snapshot(info: Any) -> Any:
+    """An info as it is now: a dict is copied, so that nobody else's change to it shows."""
+    return dict(info) if type(info) is dict else info
 
 
 def part_of(env: Any, name: str, part: str, *default: Any) -> Any:

@@ -72,7 +72,7 @@ def picture(rendered: Any) -> Frame:
             f"The task draws {kind} where a picture of height × width × 3 in uint8 is needed: make its environment"
             " with render_mode='rgb_array'."
         )
-    return array
+    return array.copy()  # some environments draw into the same array again
 
 
 def headless(*, mujoco: bool) -> None:

@@ -74,7 +74,7 @@ class Conformal(PlanningRule):
 
     def update(self, state: ConformalState, feedback: Feedback) -> ConformalState:
         feedback = checked(feedback)
-        violated = feedback.paid > feedback.limit
+        violated = feedback.violated
         if feedback.binary and not feedback.random:
             share = binary.share_after_episode(state.share, violated, self.rate)
             return state._replace(share=share, kappa=bounded(binary.kappa_at(state.margins, share)))

@@ -18,6 +18,7 @@ import numpy as np
 
 from capax.agents.finite_worlds import LIMIT, RESTARTS, calibrated_agent, cap_agent
 from capax.core.contracts import Agent
+from capax.core.costs import violates
 from capax.core.errors import InputError, TrainingFailed
 from capax.core.loop import run
 from capax.core.types import Spec
@@ -30,8 +31,6 @@ from capax.tabular.gridworld import SLIPS, World, gridworld
 from capax.tabular.sampler import WorldCollector
 from capax.tabular.solvers import solve
 
-VIOLATION_TOLERANCE = 1e-6
-"""A cost above the limit by at most this much is not a violation: rounding leaves it where the constraint is active."""
 DEFAULT_METHODS = ("oracle", "0", "0.01", "0.05", "0.1", "adaptive", "calibrated")
 """Methods that the command runs by default, as a user types them."""
 MAX_KAPPA = 1e6
@@ -185,7 +184,7 @@ def _run_world(settings: Settings, number: int) -> WorldResult:
         seconds = (time.perf_counter() - started) / len(rows)
         violations = 0
         for iteration, row in enumerate(rows):
-            violation = row["cost"] > LIMIT + VIOLATION_TOLERANCE
+            violation = violates(row["cost"], LIMIT, exact=True)
             violations += violation
             head = {"world": number, "method": row_label.method, "rule": row_label.kappa, "iteration": iteration}
             steps = 0 if method == "oracle" else settings.samples * (iteration + 1)

@@ -14,6 +14,7 @@ import numpy as np
 from capax.core.actions import ActionBox
 from capax.core.checks import LARGEST, is_number, number, one_line, short_repr
 from capax.core.contracts import Kind
+from capax.core.costs import violates
 from capax.core.errors import InputError
 from capax.core.settings import Between, Flag, OneOf, Whole, settle
 from capax.core.types import Spec
@@ -189,7 +190,7 @@ class RunConfig:
     device: Annotated[str, Text()] = "cpu"
     """What computed at the beginning."""
     switches: Annotated[dict[str, Any], Table()] = field(default_factory=dict)
-    """JAX's switches that change numbers, as they were at the beginning."""
+    """What else changes numbers, as it was at the beginning: JAX's switches, variables, versions of libraries."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -214,6 +215,10 @@ class RunConfig:
     def limit(self) -> float:
         """The limit that violations are counted by; infinite if there is none."""
         return math.inf if self.cost_limit is None else float(self.cost_limit)
+
+    def violated_by(self, paid: float) -> bool:
+        """Whether an episode that paid this, in the task's convention, violates the limit."""
+        return violates(paid, self.limit, exact=self.kind == "finite")
 
     @property
     def action_box(self) -> ActionBox:

@@ -14,6 +14,7 @@ from capax.kappa.checked import CheckedRule
 from capax.kappa.conformal import DEFAULT_RATE
 from capax.kappa.rules import make_rule
 from capax.runs.config import RunConfig
+from capax.runtime import switches
 from capax.tabular.gridworld import World
 from capax.training.methods import METHODS, Ingredients, find_method
 from capax.training.presets import parse_settings
@@ -69,6 +70,16 @@ def starter_of(task: GymTask, policy: Any) -> Scripted | None:
     if not callable(policy):
         raise InputError(f"initial_policy is of type {type(policy).__name__}: give a function obs -> action.")
     return Scripted(Spec(float("inf"), 0.99), task.action_dim, policy, task.action_box)
+
+
+def check_precision(config: RunConfig) -> None:
+    """Refuse to read the arrays of a run that was begun with numbers of another precision."""
+    for name, before, now in switches.changes(config.switches):
+        if name == switches.PRECISION:
+            raise InputError(
+                f"the run was begun with {name}={before}, now it is {now}: set JAX_ENABLE_X64={int(before)}, so that its "
+                "arrays have the same types."
+            )
 
 
 def own_rule(config: RunConfig, kappa: Any) -> CheckedRule | None:

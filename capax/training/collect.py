@@ -50,7 +50,7 @@ class EpisodeBuilder:
         episode = Episode(
             **columns,
             earned=float(columns["reward"].sum()),
-            paid=float(spec.cost_weights(len(self)) @ columns["cost"]),
+            paid=spec.paid(columns["cost"]),
             extras=_columns(self._metrics),
             truncated=self._truncated,
         )
@@ -67,6 +67,8 @@ class EpisodeCollector(Collector):
     """Called with the first observation of an episode."""
     on_step: Callable[[Array, Step], None] = lambda action, step: None
     """Called after each step, with the action in [−1, 1] and its outcome."""
+    on_cost: Callable[[float], None] = lambda cost: None
+    """Called before that, with the cost of a step, even if the rest of the step is refused."""
 
     def collect(self, agent: Agent[Any], state: Any, key: Key, max_steps: int | None = None) -> Episode:
         """From a seeded reset to the episode's end, or until `max_steps` environment steps were taken."""
@@ -76,9 +78,9 @@ class EpisodeCollector(Collector):
         carry, keys = agent.begin(state), StepKeys(k_act)
         builder, ended = EpisodeBuilder(self.spec), False
         while not ended and (max_steps is None or len(builder) * self.spec.repeat < max_steps):
-            action, carry, metrics = agent.act(state, carry, obs, keys(len(builder)))
-            step = self.task.step(action)
-            builder.add(obs, action, step, metrics)
+            action, carry, metrics = agent.act(state, carry, obs.copy(), keys(len(builder)))
+            step = self.task.step(action, self.on_cost)
+            builder.add(obs, np.array(action), step, metrics)
             carry = agent.observe_cost(carry, step.cost)
             obs, ended = step.obs, step.terminated or step.truncated
             self.on_step(action, step)

@@ -38,6 +38,7 @@ class TaskSlot(gym.Env[Any, Any]):
         self.action_space: Any = spaces.Box(-np.inf, np.inf, (task.action_dim,), np.float32)
         self.on_step: Callable[[Any, Step], None] = lambda action, step: None
         """Called after each step, before another slot takes one: whatever fails there, this step is recorded."""
+        self.on_cost: Callable[[float], None] = lambda cost: None
         self._last = np.zeros(self.observation_space.shape, self.observation_space.dtype)
         self._over = True
 
@@ -50,7 +51,7 @@ class TaskSlot(gym.Env[Any, Any]):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         if self._over:
             return self._last, 0.0, False, False, {}
-        step = self.task.step(action)
+        step = self.task.step(action, self.on_cost)
         self._last, self._over = step.obs, step.terminated or step.truncated
         self.on_step(action, step)
         return step.obs, step.reward, False, False, {"step": step}
@@ -73,6 +74,8 @@ class GroupCollector(Collector):
     """Called when an episode begins, with its distance from the first one and its first observation."""
     on_step: Callable[[int, Any, Step], None] = lambda ahead, action, step: None
     """Called after each step of an episode."""
+    on_cost: Callable[[int, float], None] = lambda ahead, cost: None
+    """Called before that, with the cost of a step, even if the rest of the step is refused."""
     _more: list[GymTask] = field(default_factory=list)
 
     @cached_property
@@ -112,7 +115,8 @@ class GroupCollector(Collector):
         for place, key in zip(playing, keys, strict=True):
             seed, k_act = split_episode_key(key)
             seeds[place], acting[place] = int(seed), StepKeys(k_act)(0)
-            cast(TaskSlot, self.slots.envs[place]).on_step = partial(self.on_step, place - first)
+            slot, ahead = cast(TaskSlot, self.slots.envs[place]), place - first
+            slot.on_step, slot.on_cost = partial(self.on_step, ahead), partial(self.on_cost, ahead)
         obs, _ = self.slots.reset(seed=seeds)
         for place in playing:
             self.on_reset(place - first, obs[place])
@@ -131,7 +135,7 @@ class GroupCollector(Collector):
         return [builders[place].episode() for place in playing]
 
     def _alone(self, agent: Agent[Any], state: Any, key: Key, ahead: int, max_steps: int | None = None) -> Episode:
-        hooks = partial(self.on_reset, ahead), partial(self.on_step, ahead)
+        hooks = (partial(hook, ahead) for hook in (self.on_reset, self.on_step, self.on_cost))
         return EpisodeCollector(self.task, self.spec, *hooks).collect(agent, state, key, max_steps)
 
 

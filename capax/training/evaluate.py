@@ -13,6 +13,7 @@ import numpy as np
 
 from capax import runtime
 from capax.core.contracts import Agent, Imagines
+from capax.core.costs import total_cost
 from capax.core.errors import InputError
 from capax.envs import video
 from capax.envs.make import make, registered_spec
@@ -86,6 +87,7 @@ def evaluate(
         episode_steps=config.episode_steps,
         render_mode=render,
         env_kwargs=config.env_kwargs if env is None else None,
+        allow_negative_costs=config.allow_negative_costs,
     )
     frames: list[Any] = []
     try:
@@ -148,9 +150,9 @@ def _play(
         "episode": number,
         "return": float(episode.reward.sum()),
         "discounted_return": discounted_return(episode, spec),
-        "cost": float(episode.cost.sum()),
-        "discounted_cost": float(weights @ episode.cost),
-        "violation": episode.paid > config.limit,
+        "cost": total_cost(episode.cost),
+        "discounted_cost": total_cost(episode.cost, weights),
+        "violation": config.violated_by(episode.paid),
         "length": episode.env_steps,
     }
 

@@ -22,7 +22,7 @@ from capax.runs.checkpoint import policy_state
 from capax.runs.config import RunConfig
 from capax.runs.run import Run
 from capax.runs.state import StateLike, state_like
-from capax.training.build import UserObjects, build, own_rule
+from capax.training.build import UserObjects, build, check_precision, own_rule
 from capax.training.request import check_seed, path_of
 
 
@@ -125,6 +125,7 @@ def load(run: str | Path | Run, *, seed: int = 0, kappa: Any = None) -> Policy |
 def restore(run: Run, kappa: Any = None) -> tuple[Agent[Any], Any]:
     """The agent of a run and the part of its state that acting needs."""
     config = run.config
+    check_precision(config)
     agent = build(config, None, UserObjects(own_rule(config, kappa))).agent
     like = state_like(agent, jr.key(0))
     state = None if like.initial is None else policy_state(run.folder, config, like, _warn)

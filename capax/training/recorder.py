@@ -79,18 +79,27 @@ class Recorder:
         """A step was taken."""
         self.step_ahead(0, action, step)
 
+    def cost(self, cost: float) -> None:
+        """A step was taken that cost this, whatever comes of the rest of it."""
+        self.cost_ahead(0, cost)
+
     def reset_ahead(self, ahead: int, obs: Any) -> None:
         """An episode begins, `ahead` places after the next one in number."""
         end_in_child(self._process)  # user code has forked, and the child has come here
         self._journal.begin(self._at.number + ahead, self._at.steps, self._phase, obs)
 
+    def cost_ahead(self, ahead: int, cost: float) -> None:
+        """A step that cost this was taken in that episode."""
+        end_in_child(self._process)
+        self._journal.cost(self._at.number + ahead, cost)
+
     def step_ahead(self, ahead: int, action: Any, step: Step) -> None:
         """A step was taken in that episode."""
-        lanes.stop_if_requested()
         end_in_child(self._process)
         self._journal.step(self._at.number + ahead, step.reward, step.cost, action, step.obs)
         self._steps += len(step.frames)
         self._line.step(self._steps)
+        lanes.stop_if_requested()
 
     def whole_episode(self, episode: Episode) -> None:
         """An episode was simulated as a whole."""
@@ -117,7 +126,7 @@ class Recorder:
         for outcome in outcomes:
             end_in_child(self._process)
             now = time.monotonic()
-            violation = outcome.episode.paid > self._config.limit
+            violation = self._config.violated_by(outcome.episode.paid)
             self._counts = self._counts.after(outcome.episode, violation)
             clock = {
                 "seconds": round(now - began, 3),

@@ -23,7 +23,7 @@ from capax.kappa.conformal import DEFAULT_RATE, as_rate
 from capax.kappa.rules import RULES, checked_kappa, make_rule, rule_settings, rules_of
 from capax.runs.config import MAX_COUNT, RunConfig
 from capax.runs.loggers import Loggers
-from capax.runtime import cpu_devices
+from capax.runtime import cpu_devices, switches
 from capax.training.methods import Method, find_method
 from capax.training.presets import as_changes, as_table, changed, default_preset, preset_settings, setting_of
 
@@ -46,6 +46,7 @@ class Request:
     cost_limit: float | None = None
     discounted: bool | None = None
     cost: Cost | None = None
+    allow_negative_costs: bool = False
     initial_data: str | Path | Mapping[str, Any] | None = None
     initial_policy: Callable[[Any], Any] | None = None
     episode_steps: int | None = None
@@ -95,12 +96,14 @@ def resolve(request: Request, task: GymTask | FiniteTask, before: RunConfig | No
         made_by="id" if isinstance(request.env, str) else "function",
         env_kwargs=dict(request.env_kwargs or {}),
         own_cost=request.cost is not None,
+        allow_negative_costs=request.allow_negative_costs,
         own_kappa=isinstance(kappa, CheckedRule),
         initial_policy=request.initial_policy is not None,
         initial_data=str(data) if isinstance(data, str | Path) else data is not None,
         version=__version__,
         commit=commit(),
         device=cpu_devices.device_kind(),
+        switches=switches.current(),
     )
     rate = task.violation_rate or DEFAULT_RATE if request.violation_rate is None else request.violation_rate
     rate = as_rate(rate)  # checked whether it is used or not
@@ -214,6 +217,7 @@ def _of_world(request: Request, task: FiniteTask, kappa: str | float | None, rat
     """
     refused = {
         "cost": request.cost is not None,
+        "allow_negative_costs": request.allow_negative_costs,
         "initial_data": request.initial_data is not None,
         "initial_policy": request.initial_policy is not None,
         "discounted": request.discounted is not None and not request.discounted,

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from capax.core.costs import total_cost
 from capax.core.loop import Outcome
 from capax.core.types import Episode, Spec
 from capax.runs.config import RunConfig
@@ -43,8 +44,8 @@ def make_row(outcome: Outcome, config: RunConfig, violation: bool, counts: Viola
     sums = {
         "return": float(episode.reward.sum()),
         "discounted_return": discounted_return(episode, spec),
-        "cost": float(episode.cost.sum()),
-        "discounted_cost": float(weights @ episode.cost),
+        "cost": total_cost(episode.cost),
+        "discounted_cost": total_cost(episode.cost, weights),
     }
     row: dict[str, Any] = {
         "episode": outcome.number,

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax.random as jr
 import numpy as np
 
-from capax.core.checks import short_repr
+from capax.core.checks import one_line, short_repr
 from capax.core.contracts import Agent, Collector
 from capax.core.errors import DiskFailed, EnvironmentFailed, InputError, TrainingFailed
 from capax.core.loop import Outcome, Progress
@@ -27,7 +27,7 @@ from capax.runs.journal import InterruptedEpisode
 from capax.runs.loggers import LoggerGroup, Loggers, open_loggers
 from capax.runs.progress import ProgressLine
 from capax.runs.run import CONFIG, Run
-from capax.runtime import cpu_devices
+from capax.runtime import cpu_devices, switches
 from capax.runtime.lanes import lane_label
 from capax.tabular.sampler import WorldCollector
 from capax.training.build import Built, UserObjects, build
@@ -202,8 +202,8 @@ def _collector(session: Session, built: Built, recorder: Recorder, group: int, r
         sampler = WorldCollector.divided(task.world.cmdp, config.episode_steps, config.restarts)
         return RecordingCollector(sampler, recorder.whole_episode)
     if group == 1:
-        return EpisodeCollector(task, built.spec, recorder.reset, recorder.step)
-    hooks = recorder.reset_ahead, recorder.step_ahead
+        return EpisodeCollector(task, built.spec, recorder.reset, recorder.step, recorder.cost)
+    hooks = recorder.reset_ahead, recorder.step_ahead, recorder.cost_ahead
     return resources.enter_context(closing(GroupCollector(task, session.make_task, built.spec, group, *hooks)))
 
 
@@ -230,6 +230,13 @@ def _changes_of_machine(config: RunConfig) -> Iterator[str]:
     here = cpu_devices.device_kind()
     if config.device != here:
         yield f"the run was begun on {config.device}, this is {here}: rows may differ in their last digits."
+    for name, before, now in switches.changes(config.switches):
+        yield f"the run was begun with {name}={_shown(before)}, now it is {_shown(now)}: rows may differ."
+
+
+def _shown(value: Any) -> str:
+    """The value of a switch in a warning."""
+    return "nothing" if value in (None, "") else one_line(str(value), 200)
 
 
 def _how_to_continue(run: Run, config: RunConfig, number: int) -> str:

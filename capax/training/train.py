@@ -23,7 +23,7 @@ from capax.runs.config import RunConfig
 from capax.runs.loggers import Loggers
 from capax.runs.run import CONFIG, EPISODES, Run
 from capax.runs.state import state_like
-from capax.training.build import Built, UserObjects, build, own_rule, starter_of
+from capax.training.build import Built, UserObjects, build, check_precision, own_rule, starter_of
 from capax.training.folders import created_folder, on_disk, prepare
 from capax.training.lane_runs import Lanes, train_lanes
 from capax.training.recorder import count_interrupted, reconcile
@@ -42,6 +42,7 @@ def train(
     cost_limit: float | None = None,
     discounted: bool | None = None,
     cost: Cost | None = None,
+    allow_negative_costs: bool = False,
     initial_data: str | Path | Mapping[str, Any] | None = None,
     initial_policy: Callable[[Any], Any] | None = None,
     episode_steps: int | None = None,
@@ -58,9 +59,10 @@ def train(
     """Train an agent that keeps the cost of its episodes under a limit while it learns, and return the `Run`.
 
     `env` is a Gymnasium id, or a function or class that makes an environment, which gets `env_kwargs`. Its cost is
-    `info["cost"]`, the cost of a six-item step, or `cost(obs, action, next_obs, info)`. `cost_limit` and `discounted` are the
-    task's own if it is registered with them; otherwise the limit is on the undiscounted cost of an episode. If nothing says
-    how long an episode is, the first random episode that the environment truncates shows it.
+    `info["cost"]`, the cost of a six-item step, or `cost(obs, action, next_obs, info)`. Negative costs are refused, since they
+    would offset others, unless `allow_negative_costs`. `cost_limit` and `discounted` are the task's own if it is registered
+    with them; otherwise the limit is on the undiscounted cost of an episode. If nothing says how long an episode is, the
+    first random episode that the environment truncates shows it.
 
     `kappa` is a rule's name, a number for a κ that stays, or a rule of your own. `preset` is `fast` where JAX has no GPU and
     `paper` where it has one. An episode that has begun is played to its end, so the last one may pass `steps`.
@@ -73,9 +75,9 @@ def train(
     """
     request = Request(
         env=env, steps=steps, out=out, method=method, kappa=kappa, violation_rate=violation_rate, cost_limit=cost_limit,
-        discounted=discounted, cost=cost, initial_data=initial_data, initial_policy=initial_policy,
-        episode_steps=episode_steps, seed=seed, preset=preset, settings=settings, env_kwargs=env_kwargs, loggers=loggers,
-        on_episode=on_episode, force=force, resume=resume,
+        discounted=discounted, cost=cost, allow_negative_costs=allow_negative_costs, initial_data=initial_data,
+        initial_policy=initial_policy, episode_steps=episode_steps, seed=seed, preset=preset, settings=settings,
+        env_kwargs=env_kwargs, loggers=loggers, on_episode=on_episode, force=force, resume=resume,
     )  # fmt: skip
     return train_request(request) if lanes is None else train_lanes(train_request, request, lanes)
 
@@ -84,7 +86,14 @@ def train_request(request: Request) -> Run:
     """The run that a request asks for."""
     runtime.configure()
     run, hooks = Run(request.folder), hooks_of(request.loggers, request.on_episode)
-    make_task = partial(open_task, request.env, request.cost, request.episode_steps, request.env_kwargs)
+    make_task = partial(
+        open_task,
+        request.env,
+        request.cost,
+        request.episode_steps,
+        request.env_kwargs,
+        request.allow_negative_costs,
+    )
     task = make_task()
     try:
         exists = request.resume and (run.folder / CONFIG).exists()
@@ -141,7 +150,9 @@ def resume(
         config = config.with_steps(check_count(steps, "steps"))
     rule = own_rule(config, kappa)
     hooks = hooks_of(loggers, on_episode)
-    make_task = partial(open_task, env or run.task, cost, config.episode_steps, config.env_kwargs)
+    make_task = partial(
+        open_task, env or run.task, cost, config.episode_steps, config.env_kwargs, config.allow_negative_costs
+    )
     task = make_task()
     try:
         own = UserObjects(rule, _starter(task, initial_policy))
@@ -208,6 +219,7 @@ def _continue(
     initial: list[Episode] | None = None,
 ) -> Run:
     """Continue from the newest whole checkpoint; `initial` is what the run begins with, if it is at hand."""
+    check_precision(config)
     built = _build(config, task, own)
     key, checkpoints = jr.key(config.seed), Checkpoints(run.folder)
     folder.refuse_links(run.folder)

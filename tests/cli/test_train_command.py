@@ -23,6 +23,9 @@ COSTS = """
 def position(obs, action, next_obs, info):
     return abs(float(next_obs[0]))
 
+def signed_position(obs, action, next_obs, info):
+    return float(next_obs[0])
+
 def fails(obs, action, next_obs, info):
     raise KeyError("position")
 
@@ -106,6 +109,15 @@ def test_a_cost_function_is_named_in_train_resume_and_evaluate(costs, refusal, c
     capsys.readouterr()
     main(["evaluate", str(run), "--cost", "my_costs:position", "--episodes", "1", "--json"])
     assert json.loads(capsys.readouterr().out)["mean_cost"] > 0.0
+
+
+def test_negative_costs_need_a_flag_and_a_resumed_run_keeps_it(costs, refusal):
+    signed = [*RANDOM, "--cost", "my_costs:signed_position"]
+    message = refusal(*signed, "--out", "refused", code=3)
+    assert "let no cost be negative, or, if it may offset other costs, give --allow-negative-costs" in message
+    main([*signed, "--allow-negative-costs", "--out", "run"])
+    main(["resume", "run", "--cost", "my_costs:signed_position", "--steps", "100"])
+    assert Run(Path("run")).config.allow_negative_costs and len(Run(Path("run")).episodes) == 2
 
 
 def test_the_cost_of_an_episode_is_that_of_the_function(costs):

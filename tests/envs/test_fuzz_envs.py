@@ -13,23 +13,28 @@ from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 from support.fuzz_strategies import (
+    HOSTILE,
     Refused,
     UnreadableMapping,
-    anything,
+    UnsearchableMapping,
     arrays,
     cases,
     errors,
     floats,
+    hostile,
     mostly,
     refusal,
     scalars,
 )
+from support.fuzz_strategies import anything as careless
 
 from capax.core.errors import EnvironmentFailed, InputError
 from capax.core.types import Episode
 from capax.data.logged_data import NEEDED, initial_episode
 from capax.envs.make import make
 from capax.envs.task import GymTask, Step
+
+anything = careless | hostile
 
 # Environments.
 
@@ -62,7 +67,10 @@ class Broken:
 pairs = st.lists(floats, min_size=2, max_size=2)
 obs = mostly(st.sampled_from([np.zeros(2), [1, 2], np.ones(2, np.float32)]), pairs | arrays() | anything)
 paid = mostly(st.floats(0.0, 9.0), floats | anything)
-infos = mostly(st.fixed_dictionaries({"cost": paid}), st.just({}) | st.builds(UnreadableMapping) | anything)
+infos = mostly(
+    st.fixed_dictionaries({"cost": paid}),
+    st.just({}) | st.builds(UnreadableMapping) | st.builds(UnsearchableMapping) | anything,
+)
 flags = mostly(st.booleans(), anything)
 others = st.one_of(st.lists(anything, max_size=7).map(tuple), anything, errors, errors)
 resets = mostly(mostly(st.just((np.zeros(2), {})), st.tuples(obs, infos)), obs | others)
@@ -73,12 +81,16 @@ steps = mostly(
 
 @st.composite
 def costs(draw: Any) -> Any:
-    """A cost function that returns or raises something, and may write into its arguments."""
+    """A cost function that returns or raises something, and may write into all of its arguments."""
     reply, scribbles = draw(mostly(paid, anything | errors)), draw(st.booleans())
 
     def cost(*transition: Any) -> Any:
         if scribbles:
-            transition[0][:], transition[2][:] = np.nan, np.nan
+            for array in transition[:3]:
+                if isinstance(array, np.ndarray) and array.dtype == np.float64:
+                    array[...] = np.nan
+            if isinstance(transition[3], dict):
+                transition[3].clear()
         if isinstance(reply, Exception):
             raise reply
         return reply
@@ -89,7 +101,7 @@ def costs(draw: Any) -> Any:
 def check_step(step: Any) -> None:
     """A step has the right types and finite numbers."""
     assert type(step) is Step and step.obs.shape == (2,) and step.obs.dtype == np.float64
-    assert np.isfinite(step.obs).all() and np.isfinite([step.reward, step.cost]).all()
+    assert np.isfinite(step.obs).all() and np.isfinite([step.reward, step.cost]).all() and not np.signbit(step.cost)
     assert [type(part) for part in step[1:5]] == [float, float, bool, bool] and isinstance(step.info, Mapping)
 
 
@@ -101,11 +113,63 @@ def test_broken_environments_are_refused_in_a_sentence(first, later, cost):
     if not isinstance(first_obs, Refused):
         assert first_obs.shape == (2,) and np.isfinite(first_obs).all()
         for _ in range(3):
-            step = refusal(lambda: task.step([0.5]), EnvironmentFailed)
+            counted: list[float] = []
+            reply = task.env.answers[0]
+            step = refusal(lambda: task.step([0.5], counted.append), EnvironmentFailed)  # noqa: B023  called at once
             if isinstance(step, Refused):
+                if cost is None and (paid := plain_cost(reply)) is not None:
+                    assert counted == [paid]
                 break
             check_step(step)
+            assert counted == [step.cost]
     task.close()
+
+
+def plain_cost(reply: Any) -> float | None:
+    """The cost of a step, if it is a plain number >= 0 where costs belong, whatever else there is."""
+    if type(reply) is not tuple or not reply:
+        return None
+    paid = (
+        reply[2] if len(reply) == 6 else reply[-1].get("cost") if len(reply) > 1 and type(reply[-1]) is dict else None
+    )
+    return paid if type(paid) is float and paid >= 0.0 else None
+
+
+PLACES = [
+    "all",
+    "obs",
+    "reward",
+    "cost",
+    "terminated",
+    "truncated",
+    "info",
+    "info['cost']",
+    "info['rewards']",
+    "the function",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("odd", range(len(HOSTILE)))
+def test_an_object_that_breaks_when_it_is_looked_at_is_refused_in_a_sentence(odd, place):
+    value = HOSTILE[odd]
+    info = {
+        "cost": value if place == "info['cost']" else 1.0,
+        "rewards": value if place == "info['rewards']" else [0.0],
+    }
+    items = {"obs": np.zeros(2), "reward": 0.0, "terminated": False, "truncated": False, "info": info}
+    if place == "cost":
+        items = {"obs": items["obs"], "reward": 0.0, "cost": 1.0, "terminated": False, "truncated": False, "info": {}}
+    step = value if place == "all" else tuple({**items, **({place: value} if place in items else {})}.values())
+    cost = (lambda *transition: value) if place == "the function" else None
+    task = GymTask(Broken((np.zeros(2), {}), [step]), name="toy", cost=cost)
+    task.repeat = 2 if place == "info['rewards']" else 1
+    task.reset(0)
+    result = refusal(lambda: task.step([0.5]), EnvironmentFailed)
+    if not isinstance(result, Refused):
+        check_step(result)
+    for reset in (value, (value, {}), (np.zeros(2), value)):
+        refusal(lambda: GymTask(Broken(reset, [step]), name="toy").reset(0), EnvironmentFailed)  # noqa: B023  called at once
 
 
 @cases(200)
@@ -119,7 +183,7 @@ def test_functions_that_make_no_environment_are_refused_in_a_sentence(data):
         return product
 
     env = data.draw(mostly(st.just(function), scalars | st.sampled_from([":", "os:", ".x:y", "CartPole"])))
-    steps, cost = mostly(st.just(5), anything), mostly(st.none(), anything)
+    steps, cost = mostly(st.just(5), careless), mostly(st.none(), careless)
     modes = mostly(st.none(), st.just("rgb_array"))
     options = data.draw(st.fixed_dictionaries({"episode_steps": steps, "cost": cost, "render_mode": modes}))
     task = refusal(lambda: make(env, **options), (InputError, EnvironmentFailed))
@@ -169,7 +233,7 @@ def test_odd_initial_data_is_refused_in_a_sentence(changes, left_out):
 
 
 @cases(100)
-@given(anything)
+@given(careless)
 def test_initial_data_that_is_not_a_mapping_is_refused(data):
     assert isinstance(refusal(lambda: initial_episode(data, TASK)), Refused)
 

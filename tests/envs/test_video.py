@@ -163,7 +163,14 @@ def test_a_value_that_is_not_a_picture_is_refused(tmp_path, rendered):
 
 def test_a_picture_is_returned_unchanged():
     frame = plain_frames(4, 6)[0]
-    assert video.frame_of(lambda: frame) is frame
+    np.testing.assert_array_equal(video.frame_of(lambda: frame), frame)
+
+
+def test_a_picture_that_is_drawn_over_is_kept_as_it_was():
+    canvas = np.zeros((2, 2, 3), np.uint8)
+    frame = video.frame_of(lambda: canvas)
+    canvas[:] = 9
+    assert not frame.any()
 
 
 def test_a_missing_package_is_named():

@@ -235,7 +235,7 @@ def test_what_only_python_can_hand_over():
 
 def test_differences_are_those_that_must_not_be():
     assert VECTOR.differences(VECTOR) == []
-    free = replace(VECTOR, steps=7, version="9", commit=None, device="another card", switches={"x": 1})
+    free = replace(VECTOR, steps=7, version="9", commit=None, device="another card", switches={"jax": "9"})
     assert set(FREE) == {"steps", "version", "commit", "device", "switches"} and VECTOR.differences(free) == []
     assert VECTOR.differences(replace(free, seed=1, gamma=0.5)) == ["gamma", "seed"]
 

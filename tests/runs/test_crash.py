@@ -229,6 +229,7 @@ TEARS: dict[str, tuple[str, Callable[[bytes], bytes]]] = {
     "something follows the last row": ("episodes.jsonl", lambda data: data + bytes(range(11, 256))),
     "something follows the log": ("checkpoints/buffer.log", lambda data: data + bytes(range(256))),
     "the last step is torn": ("running.jsonl", lambda data: data[:-5]),
+    "the cost of the last step is torn": ("running.jsonl", lambda data: data[: data[:-1].rfind(b"\n") - 5]),
     "something follows the last step": ("running.jsonl", lambda data: data + bytes(range(11, 256))),
     "the first line of the episode is torn": ("running.jsonl", lambda data: data[:9]),
     "the interruption is torn": ("interrupted.jsonl", lambda data: data + b'{"episode": 1, "len'),
@@ -246,4 +247,7 @@ def test_a_file_with_a_torn_end(kind, tear, tmp_path):
     remains = remains._replace(files=files)
     assert not resume_problems(remains, tmp_path / "torn", kind, stops=1, lossy=name == "running.jsonl")
     counted = [row["length"] for row in Run(tmp_path / "torn").interrupted]
-    assert counted == {"the last step is torn": [1], "the first line of the episode is torn": []}.get(tear, [2])
+    # the cost of a step is written before the rest of it
+    assert counted == {"the cost of the last step is torn": [1], "the first line of the episode is torn": []}.get(
+        tear, [2]
+    )

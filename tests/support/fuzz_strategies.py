@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import datetime
+import warnings
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
+import scipy.sparse as sp
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
@@ -55,6 +59,44 @@ class Unusable:
     __hash__ = object.__hash__
 
 
+class Masked:
+    """An object that hides what it is: even `isinstance` fails."""
+
+    @property
+    def __class__(self) -> Any:  # type: ignore[override]
+        raise OSError("no class")
+
+    @__class__.setter
+    def __class__(self, kind: Any) -> None: ...
+
+
+class BrokenNumber(float):
+    """A number with which nothing can be computed."""
+
+    def fail(self, *args: Any) -> Any:
+        raise ArithmeticError("broken")
+
+    __abs__ = __float__ = __le__ = __lt__ = __gt__ = __ge__ = __add__ = __bool__ = __repr__ = fail  # type: ignore[assignment]
+
+
+class BrokenTuple(tuple[Any, ...]):
+    """A tuple of which one can see that it is one, and nothing more."""
+
+    def __len__(self) -> int:
+        raise IndexError("no length")
+
+    def __getitem__(self, place: Any) -> Any:
+        raise IndexError("no items")
+
+
+class NoisyArray:
+    """An array that warns whenever it is read."""
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        warnings.warn("this array is old", FutureWarning, stacklevel=1)
+        return np.zeros(2)
+
+
 class UnprintableError(Exception):
     """An error whose message cannot be printed."""
 
@@ -70,6 +112,15 @@ class UnreadableMapping(dict[str, Any]):
 
     def __getitem__(self, key: str) -> Any:
         raise OSError("not mounted")
+
+
+class UnsearchableMapping(dict[str, Any]):
+    """A mapping that cannot even be asked for its keys."""
+
+    def fail(self, *args: Any) -> Any:
+        raise LookupError("the index is gone")
+
+    __contains__ = __iter__ = __getitem__ = get = keys = items = fail  # type: ignore[assignment]
 
 
 DTYPES = [
@@ -124,6 +175,13 @@ anything = mostly(
         st.tuples(scalars, scalars),
     ),
 )
+HOSTILE = [
+    jnp.float32(0.5), jnp.bfloat16(2.0), jnp.zeros(2), jr.key(0), sp.csr_array(np.eye(2)), np.ma.masked_all(2),
+    np.array([[1.0], [2.0]]), np.array([object(), 1], object), np.zeros(2, [("a", float)]), -(10**400), -0.0,
+    Unusable(), Masked(), BrokenNumber(), BrokenTuple(), NoisyArray(), UnreadableMapping(), UnsearchableMapping(),
+]  # fmt: skip
+"""What no careless user has, but an environment may return: foreign arrays, and objects that break when they are looked at."""
+hostile = st.integers(0, len(HOSTILE) - 1).map(lambda place: HOSTILE[place])
 errors = st.one_of(
     st.sampled_from([ValueError, TypeError, KeyError, RuntimeError, OSError, AttributeError, StopIteration, MemoryError]),
     st.just(RecursionError),
