@@ -86,7 +86,7 @@ def _task_or_close(env: Any, name: str, cost: Cost | None, episode_steps: int | 
         close_env(env, name)
         raise
     except Exception as error:  # an attribute that breaks when it is looked at
-        _close(env)
+        close_env(env, name)
         raise EnvironmentFailed(
             f"{name} raised {error_text(error)} when its spaces and its spec were read: fix them."
         ) from error

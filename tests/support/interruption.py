@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from capax.runtime import signals
 from capax.training import recorder
 from support.small_settings import GRADIENT, IMAGE, VECTOR
 from support.toy_envs import walk
 
 
-class Stop(BaseException):
+class Stop(signals.Stop):
     """As abrupt as a signal."""
 
 
