@@ -115,8 +115,8 @@ class Scaling(NamedTuple):
 class Ensemble(eqx.Module):
     """Parameters of the E members, stacked."""
 
-    weights: tuple[Float[Array, E in out], ...]
-    biases: tuple[Float[Array, "E 1 out"], ...]
+    weights: tuple[Float[Array, "E I O"], ...]
+    biases: tuple[Float[Array, "E 1 O"], ...]
     max_logvar: Float[Array, " D"]
     min_logvar: Float[Array, " D"]
 
