@@ -6,6 +6,8 @@ that is registered with `kwargs={"cost_limit": ..., "discounted": ...}` is a tas
 
 import gymnasium as gym
 
+from capax.envs.suite import catalogue as suite
+
 gym.register(id="capax/Gridworld-v0", entry_point="capax.envs.gridworld:Gridworld", max_episode_steps=500)
 gym.register(
     id="capax/Integrator-v0",
@@ -45,3 +47,5 @@ for _robot, _limit, _options in (
         max_episode_steps=1000,
         kwargs={"robot": f"{_robot}-v5", "cost_limit": _limit, "discounted": True, **_options},
     )
+
+suite.register()

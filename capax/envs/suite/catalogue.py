@@ -1,0 +1,56 @@
+"""List of the suite's tasks: each with its limit, what is hard about it, and whether capax was developed on it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import gymnasium as gym
+
+PREFIX = "capax-suite/"
+
+
+class SuiteTask(NamedTuple):
+    """A task of the suite."""
+
+    entry: str
+    """Module and class, below `capax.envs.suite`."""
+    limit: float
+    """Cost that an episode may have: undiscounted, summed over the episode."""
+    steps: int
+    """Steps of an episode."""
+    traits: str
+    """What is hard about it."""
+    held_out: bool = False
+    """The task took no part in the development of the method."""
+    feasible: bool = True
+    """Some controller keeps the limit. Where none can, a run must warn."""
+    termination_cost: float | None = None
+    """0 where a termination is the goal: it then costs nothing."""
+
+    @property
+    def id(self) -> str:
+        """The Gymnasium id."""
+        return f"{PREFIX}{self.entry.partition(':')[2]}-v0"
+
+
+SUITE = (
+    SuiteTask("tipping_vehicle:TippingVehicle", 5.0, 120, "unstable, tipping over ends it; cost of states, 0 or 1"),
+    SuiteTask("energy_arm:EnergyArm", 3.0, 80, "cost of actions, best spent early; a goal to reach and hold"),
+    SuiteTask("car_following:CarFollowing", 0.0, 100, "cost 0 or 1 with the limit 0; noise in the dynamics"),
+    SuiteTask("point_hazards:PointHazards", 5.0, 100, "hazards on the way to goals; cost of states, 0 or 1"),
+    SuiteTask("double_integrator:DoubleIntegrator", 8.0, 100, "cost of actions, |u|; a goal to reach and hold"),
+    SuiteTask("docking:Docking", 7.0, 100, "the goal ends the episode; cost of actions", termination_cost=0.0),
+    SuiteTask("coupled_tanks:CoupledTanks", 1.0, 120, "rare cost of states; noise in the dynamics"),
+    SuiteTask("storage:Storage", 6.0, 96, "cost of actions, best spent late"),
+)
+
+
+def register() -> None:
+    """Register every task with Gymnasium."""
+    for task in SUITE:
+        gym.register(
+            id=task.id,
+            entry_point=f"capax.envs.suite.{task.entry}",
+            max_episode_steps=task.steps,
+            kwargs={"cost_limit": task.limit, "discounted": False},
+        )
