@@ -42,6 +42,15 @@ SUITE = (
     SuiteTask("docking:Docking", 7.0, 100, "the goal ends the episode; cost of actions", termination_cost=0.0),
     SuiteTask("coupled_tanks:CoupledTanks", 1.0, 120, "rare cost of states; noise in the dynamics"),
     SuiteTask("storage:Storage", 6.0, 96, "cost of actions, best spent late"),
+    SuiteTask("balancing_cart:BalancingCart", 5.0, 150, "unstable, a fall ends it; cost 0 or 1", held_out=True),
+    SuiteTask("batch_oven:BatchOven", 4.0, 120, "cost of states, six steps late", held_out=True),
+    SuiteTask("milling_tool:MillingTool", 10.0, 120, "rare and large cost: 10 at once, once", held_out=True),
+    SuiteTask("gusty_ferry:GustyFerry", 20.0, 120, "noise in the dynamics and in the cost of actions", held_out=True),
+    SuiteTask("radiation_exit:RadiationExit", 7.0, 120, "costs from the first step, until it leaves", held_out=True),
+    SuiteTask("muscle_arm:MuscleArm", 12.0, 100, "6 actions for 2 joints, 5 observed numbers of noise", held_out=True),
+    SuiteTask("pressure_reactor:PressureReactor", 0.03, 100, "scales from 1e-4 to 1e5; cost of 1e-3", held_out=True),
+    SuiteTask("lane_keeping:LaneKeeping", 0.0, 120, "cost 0 or 1 with the limit 0, along the whole way", held_out=True),
+    SuiteTask("storm_basin:StormBasin", 1.0, 100, "no controller keeps the limit", held_out=True, feasible=False),
 )
 
 
