@@ -25,6 +25,7 @@ from capax.models import rssm, rssm_rollout
 from capax.models.rssm import RSSMSettings
 from capax.models.rssm_fit import margin_samples
 from capax.planning.ccem import CEM, plan
+from capax.planning.scoring import Terms
 
 SETTINGS = RSSMSettings(deter=128, stoch=30, hidden=128, depth=8, batch=16, chunk=20)
 PLANNER = CEM(horizon=12, iterations=6, population=300, elites=30, smoothing=0.0, spread=1.0, clip=True)
@@ -116,7 +117,9 @@ def main() -> None:
         noise = jr.normal(k_filter, (SETTINGS.stoch,))
         belief, _, _ = rssm.filter_step(net, belief, last, embedded, noise, min_sd=SETTINGS.min_sd)
         rollout, warm = partial(rssm_rollout.rollout, settings=SETTINGS), jnp.zeros((PLANNER.horizon, 3))
-        actions, _, _ = plan(k_plan, params, belief, warm, kappa, np.float32(0), True, rollout=rollout, cem=PLANNER)
+        actions, _, _ = plan(
+            k_plan, params, belief, warm, Terms(kappa, np.float32(0), True), rollout=rollout, cem=PLANNER
+        )
         return actions[0], belief
 
     for share in (None, 0.02, 0.1, 0.3):

@@ -22,6 +22,7 @@ from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings, Scaling
 from capax.models.kernels import ensemble_kernel
 from capax.planning.ccem import CEM, plan
+from capax.planning.scoring import Terms
 
 S, A = 17, 6
 SETTINGS, CANDIDATES = EnsembleSettings(products="bfloat16"), CEM()
@@ -64,7 +65,7 @@ def print_row(name: str, prepare: Any, rollout: Any, params: Any, reference: Any
     actions = jr.uniform(jr.key(3), (CANDIDATES.population, CANDIDATES.horizon, A), minval=-1.0)
 
     def act(key: Any, params: Any) -> Any:
-        return plan(key, params, start, warm, 0.1, 100.0, False, rollout=rollout, cem=CANDIDATES)
+        return plan(key, params, start, warm, Terms(0.1, 100.0, False), rollout=rollout, cem=CANDIDATES)
 
     def imagine(key: Any, params: Any) -> Any:
         return rollout(params, start, actions, key)

@@ -22,6 +22,7 @@ from capax.models import rssm, rssm_rollout
 from capax.models.kernels import rssm_kernels
 from capax.models.rssm import Belief, RSSMSettings
 from capax.planning.ccem import plan
+from capax.planning.scoring import Terms
 
 PLANNER, REPEATS = PlanetSettings(), 30
 HALF, EXACT = (RSSMSettings(products=products) for products in ("bfloat16", "float32"))
@@ -60,7 +61,7 @@ def main() -> None:
     @jax.jit
     def run_plan(params: Any) -> Any:
         start = rssm_rollout.prepare_start(params, belief, PLANNER.cem.max_candidates, HALF)
-        return plan(jr.key(3), params, start, warm, 0.1, 0.0, True, **planner)
+        return plan(jr.key(3), params, start, warm, Terms(0.1, 0.0, True), **planner)
 
     with jax.default_matmul_precision("highest"):
         truth = rollout[EXACT](rssm_rollout.prepare_rollout(net, EXACT), belief, actions, jr.key(2))

@@ -12,25 +12,42 @@ from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 import numpy as np
 import optax
 
+from capax.agents.budget_feedback import (
+    Error,
+    Played,
+    budget_feedback,
+    episode_error,
+    start_error,
+    stretches,
+    unbroken,
+)
 from capax.agents.planned_common import EpisodeBudget, FailureCount, all_finite, feedback, first_finite
 from capax.agents.recent_cache import RecentCache
 from capax.agents.starters import uniform
 from capax.core.checks import check_size
 from capax.core.contracts import Agent, PlanningRule
+from capax.core.costs import violates
 from capax.core.errors import InputError
-from capax.core.settings import Above, Whole, settle
-from capax.core.types import Episode, Feedback, Key, Metrics, Spec
+from capax.core.settings import Above, Between, Whole, settle
+from capax.core.types import AnyNumber, Episode, Feedback, Key, Metrics, Rest, Spec
 from capax.data.device_cache import TransitionCache
-from capax.data.transitions import TransitionBuffer
-from capax.kappa.binary import safety_margins
+from capax.data.transitions import COLUMNS, TransitionBuffer
+from capax.kappa.conformal import residual_kappa
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
+from capax.models.replay import replay
+from capax.models.sharpness import sharpness
 from capax.planning.ccem import CEM, plan, shifted
+from capax.planning.scoring import LIVED_RATE, Terms
 from capax.runtime.cpu_devices import replicate
 from capax.runtime.lanes import batched, built_once
+
+REPLAYED_EPISODES = 12
+"""Latest episodes on which a new model is tried."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +64,9 @@ class PetsSettings:
     """New steps between two fits (paper: 1000, an episode); one episode if that has fewer."""
     gamma: Annotated[float, Above(0.0, 0.999999)] = 0.99
     """Discount of a step, in discounted sums."""
+    termination_cost: Annotated[float, Between(-1.0, 1e30)] = -1.0
+    """Cost of each step that is missing after an imagined termination. Below 0: what the lived steps of the same plan cost,
+    so that ending an episode saves nothing. 0: a termination is a goal."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.ensemble, EnsembleSettings) or not isinstance(self.cem, CEM):
@@ -77,6 +97,10 @@ class PetsState(NamedTuple):
     good: tuple[Ensemble, Scaling] | None = None
     """Parameters of the previous fit, which have planned an episode: the fallback if the present ones fail."""
     failures: FailureCount = FailureCount()
+    surprised: bool = False
+    """The last episode violated the limit, or paid the first cost of all: the model is fitted before the next one."""
+    played: tuple[Played, ...] = ()
+    """The latest planned episodes under an undiscounted limit, oldest first."""
 
 
 class PlanCarry(NamedTuple):
@@ -85,18 +109,30 @@ class PlanCarry(NamedTuple):
     warm: Any
     """The rest of the last plan, where the next search begins."""
     budget: EpisodeBudget = EpisodeBudget()
+    risk: float = 0.0
+    """Conservative cost that was predicted for the steps so far."""
 
 
 @built_once
-def compiled_plan(settings: PetsSettings, obs_dim: int, action_dim: int) -> tuple[Any, Any]:
-    """Two functions that agents of the same sizes share: one prepares parameters, the other plans with them."""
+def compiled_plan(
+    settings: PetsSettings, obs_dim: int, action_dim: int, rest: tuple[float, ...] | None = None
+) -> tuple[Any, Any]:
+    """Two functions that agents of the same sizes share: one prepares parameters, the other plans with them.
+
+    With an action of doing nothing, `rest`, the limit is a budget.
+    """
     prepare, rollout = ensemble.build_rollout(settings.ensemble, obs_dim, action_dim)
 
     def act(key: Key, params: Any, inputs: Any, warm: Any) -> Any:
-        obs, kappa, limit = inputs[:-2], inputs[-2], inputs[-1]  # one array: one copy to the device
-        binary, cem = params[1].binary, settings.cem
-        actions, mean, info = plan(key, params, obs, warm, kappa, limit, binary, rollout=rollout, cem=cem)
-        return jnp.concatenate([actions[0], jnp.stack(info)]), shifted(mean)  # one array: one copy to the host
+        obs, (kappa, limit, steps_left) = inputs[:-3], inputs[-3:]  # one array: one copy to the device
+        rate = settings.termination_cost if settings.termination_cost >= 0.0 else LIVED_RATE
+        terms = Terms(kappa, limit, params[1].binary, rate, steps_left)
+        still = None if rest is None else jnp.asarray(rest, jnp.float32)
+        actions, mean, info = plan(
+            key, params, obs, warm, terms, rollout=rollout, cem=settings.cem, flags=False, rest=still
+        )
+        last = 0.0 if still is None else still
+        return jnp.concatenate([actions[0], jnp.stack(info)]), shifted(mean, last)  # one array: one copy to the host
 
     return prepare, batched(jax.jit(act))
 
@@ -112,6 +148,17 @@ class Pets(Agent[PetsState]):
     settings: PetsSettings
     capacity: int
     """Steps of the run. The buffer is padded to them, so that a fit is compiled once."""
+    rest: tuple[float, ...] = ()
+    """The action in [−1, 1] that is nearest to doing nothing; empty: the middle of the range."""
+
+    @property
+    def _budget(self) -> bool:
+        """The limit is a budget for the episode's sum."""
+        return not self.spec.discounted and self.spec.episode_steps is not None
+
+    @cached_property
+    def _rest(self) -> tuple[float, ...] | None:
+        return (self.rest or (0.0,) * self.action_dim) if self._budget else None
 
     def __post_init__(self) -> None:
         if self.settings.ensemble.rollout == "fused":  # refused here, not at the first plan, where it cannot run
@@ -119,7 +166,7 @@ class Pets(Agent[PetsState]):
 
     @cached_property
     def _prepared(self) -> RecentCache:
-        prepare = compiled_plan(self.settings, self.obs_dim, self.action_dim)[0]
+        prepare = compiled_plan(self.settings, self.obs_dim, self.action_dim, self._rest)[0]
         return RecentCache(lambda *params: prepare(params))
 
     @cached_property
@@ -134,23 +181,29 @@ class Pets(Agent[PetsState]):
 
     def example(self, initial: PetsState) -> PetsState:
         scale = ensemble.scaling(TransitionBuffer.empty(self.obs_dim, self.action_dim).padded(1))
-        return initial._replace(scaling=scale, good=(initial.model, scale), origin=np.zeros(self.obs_dim))
+        return initial._replace(
+            scaling=scale,
+            good=(initial.model, scale),
+            origin=np.zeros(self.obs_dim),
+            played=AnyNumber(Played(0, 0)),
+        )
 
     def can_act(self, state: PetsState) -> bool:
         return state.scaling is not None
 
     def begin(self, state: PetsState) -> PlanCarry:
-        return PlanCarry(replicate(jnp.zeros((self.settings.cem.horizon, self.action_dim))))
+        shape = self.settings.cem.horizon, self.action_dim
+        return PlanCarry(replicate(jnp.broadcast_to(jnp.asarray(self._rest or 0.0, jnp.float32), shape)))
 
     def act(self, state: PetsState, carry: PlanCarry, obs: Any, key: Key) -> tuple[Any, PlanCarry, Metrics]:
         """The first action of the best plan within the limit."""
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
-        limit = self.rule.step_limit(self.spec.limit / self.spec.scale, carry.budget.left(self.spec))
-        numbers = *(obs - state.origin), state.rule.kappa, limit
+        limit, steps_left = self._limit(state, carry)
+        numbers = *(obs - state.origin), state.rule.kappa, limit, steps_left
         with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and the plan is not finite
             inputs = np.asarray(numbers, np.float32)
-        _, act = compiled_plan(self.settings, self.obs_dim, self.action_dim)
+        _, act = compiled_plan(self.settings, self.obs_dim, self.action_dim, self._rest)
 
         def plan_with(params: Any) -> Any:
             return lambda: act(key, self._prepared(*params), inputs, carry.warm)
@@ -159,7 +212,18 @@ class Pets(Agent[PetsState]):
         plans = plan_with((state.model, state.scaling)), good
         last = carry.warm
         action, warm, metrics = first_finite(plans, lambda: (np.asarray(last[0]), shifted(last)), self.action_dim)
-        return action, carry._replace(warm=warm), {**metrics, "plan_limit": limit}
+        risk = metrics["plan_first_cost"] + state.rule.kappa * metrics["plan_first_uncertainty"]
+        return action, carry._replace(warm=warm, risk=carry.risk + risk), {**metrics, "plan_limit": limit}
+
+    def _limit(self, state: PetsState, carry: PlanCarry) -> tuple[float, float]:
+        """The largest mean cost per step of the next plan, and the steps that are left."""
+        if not self._budget:
+            return self.rule.step_limit(self.spec.limit / self.spec.scale, carry.budget.left(self.spec)), np.inf
+        assert self.spec.episode_steps is not None and state.scaling is not None
+        steps, left = max(1, self.spec.episode_steps - carry.budget.steps), self.spec.limit - carry.budget.spent
+        rest = Rest(left, steps, self.spec.episode_steps, bool(state.scaling.binary), carry.risk)
+        per_step = self.rule.allowance(state.rule, rest) / steps
+        return self.rule.step_limit(per_step, per_step), steps
 
     def observe_cost(self, carry: PlanCarry, cost: float) -> PlanCarry:
         return carry._replace(budget=carry.budget.after(self.spec, cost))
@@ -174,45 +238,112 @@ class Pets(Agent[PetsState]):
             buffer, waiting = buffer.add(centred, self.settings.buffer), waiting + len(episode.reward)
         every = min(self.settings.fit_every, self.spec.episode_steps or self.settings.fit_every)
         state = state._replace(buffer=buffer, waiting=waiting, origin=origin)
-        if state.scaling is not None and waiting < every:
+        if state.scaling is not None and waiting < every and not state.surprised:
             return state, {}
         scale = ensemble.scaling(buffer)
         if state.scaling is not None and bool(state.scaling.binary) != bool(scale.binary):
             state = state._replace(rule=self.rule.init())  # logits became costs: the rule's state has other units
-        model, optimiser, loss = ensemble.fit(
-            state.model,
-            state.optimiser,
-            scale,
-            self._transitions.sync(buffer, capacity_for(buffer.size, self.capacity)),
-            buffer.size,
-            key,
-            settings=self.settings.ensemble,
-        )
+        if self._budget and state.scaling is None:
+            state = state._replace(rule=self._before_planning(state, scale, key))
+        model, optimiser, loss = self._fit(state.model, state.optimiser, scale, buffer, key)
         if not (np.isfinite(loss) and all_finite(model)):
             failures = state.failures.bad_fit(self.settings.ensemble.learning_rate)
             return state._replace(waiting=0, failures=failures), {"bad_fits": failures.fits}
         rule = state.rule
         if bool(scale.binary):
-            margins = safety_margins(*ensemble.margin_samples((model, scale), buffer, key, self.settings.ensemble))
-            rule = self.rule.after_fit(rule, margins)
+            scale = self._sharpened((model, scale), buffer, key)
+        if self._budget:
+            rule = self._reconsidered(state, (model, scale))
         good = None if state.scaling is None else (state.model, state.scaling)
         failures = state.failures._replace(fits=0)
         changes = dict(
-            rule=rule, model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, failures=failures
-        )
+            rule=rule, model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, failures=failures,
+            surprised=False,
+        )  # fmt: skip
         return state._replace(**changes), {"model_loss": float(loss)}
 
     def adapt(self, state: PetsState, episode: Episode) -> tuple[PetsState, Metrics]:
         """Move κ by the paid cost and the planned one."""
         failures = state.failures.after(episode)
+        first_cost = bool(np.any(episode.cost > 0.0)) and not np.any(state.buffer.cost > 0.0)
+        surprised = not episode.random and (violates(episode.paid, self.spec.limit) or first_cost)
         lesson, metrics = self.feedback(state, episode)
         rule = self.rule.update(state.rule, lesson)
         before = {**self.rule.report(state.rule), "kappa": float(state.rule.kappa)}
-        return state._replace(rule=rule, failures=failures), {**before, **metrics, "kappa_next": float(rule.kappa)}
+        state = state._replace(rule=rule, failures=failures, surprised=state.surprised or surprised)
+        if self._budget and np.isfinite(lesson.residual or np.inf) and 0.0 < lesson.uncertainty < np.inf:
+            played = (*state.played, Played(state.buffer.added, len(episode.reward)))
+            state = state._replace(played=played[-REPLAYED_EPISODES:])
+        return state, {**before, **metrics, "kappa_next": float(rule.kappa)}
 
     def feedback(self, state: PetsState, episode: Episode) -> tuple[Feedback, Metrics]:
         """The feedback of an episode for the rule, and metrics."""
-        return feedback(self.spec, state.scaling is not None and bool(state.scaling.binary), episode)
+        planned = "plan_limit" in episode.extras
+        if not self._budget or not planned or state.scaling is None:
+            return feedback(self.spec, False, episode)
+        obs = (episode.obs - state.origin).astype(np.float32)
+        error = self._error((state.model, state.scaling), obs, episode.action, episode.cost)
+        if not np.isfinite(episode.extras["plan_cost"]).all():  # then the episode says nothing about the model's error
+            error = error._replace(error=np.inf)
+        allowance = float(episode.extras["plan_limit"][0]) * (self.spec.episode_steps or 1)
+        return budget_feedback(self.spec, error, allowance, episode)
+
+    def _error(self, params: tuple[Ensemble, Scaling], obs: Any, action: Any, cost: Any) -> Error:
+        """The model's error in an episode, replayed."""
+        goal = self.settings.termination_cost == 0.0  # an early end is no reason to expect more
+        whole = 1.0 if goal else self.spec.scale / len(cost)
+        return episode_error(cost, *self._replayed(params, obs, action), whole)
+
+    def _replayed(self, params: tuple[Ensemble, Scaling], obs: Any, action: Any) -> tuple[Any, Any]:
+        """What the model predicts for the actions of an episode: the cost and the uncertainty of each step."""
+        steps, key = self.spec.episode_steps or len(obs), jr.key(0)
+        horizon = self.settings.cem.horizon
+        return replay(params, obs, action.astype(np.float32), key, horizon, self.settings.ensemble, steps)
+
+    def _reconsidered(self, state: PetsState, params: tuple[Ensemble, Scaling]) -> Any:
+        """The rule's state after a fit: its past errors are those of the new model."""
+        buffer, found = state.buffer, []
+        for at in stretches(state.buffer, state.played):
+            if at is not None:
+                found.append(self._error(params, buffer.obs[at], buffer.action[at], buffer.cost[at]))
+        if not found:
+            return state.rule
+        errors = tuple(part.error for part in found)
+        return self.rule.reconsider(state.rule, errors, float(np.mean([part.uncertainty for part in found])))
+
+    def _before_planning(self, state: PetsState, scale: Scaling, key: Key) -> Any:
+        """The rule's state before the first plan: the error on each half of the start data of a model fitted to the other."""
+        buffer, half = state.buffer, state.buffer.size // 2
+        predictions = []
+        for fitted, tried in ((slice(half, None), slice(None, half)), (slice(None, half), slice(half, None))):
+            columns: dict[str, Any] = {name: getattr(buffer, name)[fitted] for name in COLUMNS}
+            part = buffer._replace(**columns)
+            model, _, loss = self._fit(state.model, state.optimiser, scale, part, key)
+            if not np.isfinite(loss):
+                return state.rule
+            for at in unbroken(buffer, tried):
+                predictions.append(self._replayed((model, scale), buffer.obs[at], buffer.action[at]))
+        predicted, uncertainty = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
+        steps = self.spec.episode_steps or buffer.size
+        error = start_error(buffer.cost, predicted, uncertainty, self.settings.cem.horizon, steps)
+        left = self.spec.limit
+        allowance = self.rule.allowance(state.rule, Rest(left, steps, steps, bool(scale.binary)))
+        unit = allowance / error.uncertainty if error.uncertainty > 0.0 and np.isfinite(allowance) else 0.0
+        residual = residual_kappa(error.error, 0.0, error.uncertainty)
+        lesson = Feedback(0.0, left, False, residual, unit, error.uncertainty, noise=error.noise, allowance=allowance)
+        return self.rule.before_planning(state.rule, lesson)
+
+    def _sharpened(self, params: tuple[Ensemble, Scaling], buffer: TransitionBuffer, key: Key) -> Scaling:
+        """The scaling with which the model's logits fit the costs of the buffer best."""
+        logit, _, cost, _ = ensemble.margin_samples(params, buffer, key, self.settings.ensemble)
+        scale = params[1]
+        factor = sharpness(logit, cost)
+        return scale._replace(target_sd=scale.target_sd.at[-1].multiply(factor))
+
+    def _fit(self, model: Any, optimiser: Any, scale: Scaling, buffer: TransitionBuffer, key: Key) -> Any:
+        """A model fitted to a buffer, its optimiser's state, and the loss."""
+        data = self._transitions.sync(buffer, capacity_for(buffer.size, self.capacity))
+        return ensemble.fit(model, optimiser, scale, data, buffer.size, key, settings=self.settings.ensemble)
 
 
 def capacity_for(count: int, capacity: int) -> int:

@@ -27,6 +27,7 @@ from capax.models import rssm, rssm_rollout
 from capax.models.rssm import RSSM, Belief, RSSMSettings
 from capax.models.rssm_fit import fit
 from capax.planning.ccem import CEM, plan
+from capax.planning.scoring import Terms
 from capax.runtime.cpu_devices import replicate, split_candidates
 from capax.runtime.lanes import batched, built_once
 
@@ -109,8 +110,8 @@ def compiled_step(settings: PlanetSettings, image_shape: tuple[int, int, int], a
         belief, _, _ = rssm.filter_step(net, belief, last, embedded, noise, min_sd=settings.rssm.min_sd)
         warm = jnp.zeros((settings.cem.horizon, action_dim))
         start = rssm_rollout.prepare_start(params, belief, settings.cem.max_candidates, settings.rssm)
-        arguments = params, start, warm, kappa, limit, binary > 0.0
-        actions, _, info = plan(k_plan, *arguments, rollout=rollout, cem=settings.cem, draw=draw)
+        terms = Terms(kappa, limit, binary > 0.0)
+        actions, _, info = plan(k_plan, params, start, warm, terms, rollout=rollout, cem=settings.cem, draw=draw)
         return jnp.concatenate([actions[0], jnp.stack(info)]), (belief, actions[0])
 
     prepare = jax.jit(lambda net: (rssm.prepare_filter(net), rssm_rollout.prepare_rollout(net, settings.rssm)))

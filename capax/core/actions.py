@@ -22,6 +22,11 @@ class ActionBox(NamedTuple):
         """A, the count of numbers in an action."""
         return int(self.low.size)
 
+    @property
+    def rest(self) -> Array:
+        """The action in [−1, 1] that is nearest to doing nothing, 0 in the environment's units."""
+        return self.to_unit(np.zeros(self.size))
+
     def to_env(self, unit: Array) -> Array:
         """An action in [−1, 1] in the environment's units, clipped to the box."""
         share = 0.5 * (1.0 + unit)

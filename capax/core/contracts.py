@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, Self, TypeVar, runtime_checkable
 from numpy import ndarray as Array
 
 from capax.core.actions import ActionBox
-from capax.core.types import Episode, Feedback, Key, Metrics, Record, Spec
+from capax.core.types import Episode, Feedback, Key, Metrics, Record, Rest, Spec
 
 State = TypeVar("State")
 Kind = Literal["vector", "image", "finite"]
@@ -151,6 +151,26 @@ class PlanningRule(Rule, Protocol):
         Called before each plan; for images only if costs are not binary.
         """
         return limit
+
+    def allowance(self, state: Any, rest: Rest) -> float:
+        """The cost that the rest of an episode may be predicted to have: what is left, or for a count of costs of 1 what
+        rounds to that. Called before each plan under an undiscounted limit."""
+        return rest.left + 0.5 * rest.binary
+
+    def before_planning(self, state: Any, feedback: Feedback) -> Any:
+        """The state before the first plan. `feedback` is about start data that the model was not fitted to.
+
+        Called under an undiscounted limit.
+        """
+        return state
+
+    def reconsider(self, state: Any, errors: tuple[float, ...], uncertainty: float) -> Any:
+        """The state after a fit: what the new model makes of the latest episodes, oldest first.
+
+        `errors` are their paid costs less their predicted ones, `uncertainty` is their mean U. Called under an
+        undiscounted limit.
+        """
+        return state
 
     def after_fit(self, state: Any, margins: tuple[float, ...]) -> Any:
         """The state after a model was fitted, where all costs so far are 0 or 1.

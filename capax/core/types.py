@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -142,6 +143,10 @@ class Feedback(NamedTuple):
     """U, the factor of κ in the plan: residual · U is the planning error in units of the cost."""
     binary: bool = False
     """Costs are 0 or 1, and κ weighs uncertainty against a logit."""
+    noise: float = 0.0
+    """Standard deviation of what a step costs around what was predicted for it, under an undiscounted limit."""
+    allowance: float = math.inf
+    """The cost that the first plan of the episode could be predicted to have, under an undiscounted limit."""
 
     @property
     def violated(self) -> bool:
@@ -152,6 +157,20 @@ class Feedback(NamedTuple):
     def error(self) -> float:
         """J_c − C, clipped to ±MAX_ERROR."""
         return 0.0 if self.paid == self.limit else max(-MAX_ERROR, min(MAX_ERROR, self.paid - self.limit))
+
+
+class Rest(NamedTuple):
+    """What is left of an episode under an undiscounted limit."""
+
+    left: float
+    """Of the limit."""
+    steps: int
+    episode_steps: int
+    """Steps of a whole episode."""
+    binary: bool = False
+    """Costs are 0 or 1."""
+    risk: float = 0.0
+    """Conservative cost that was predicted for the steps so far."""
 
 
 class AnyNumber(NamedTuple):

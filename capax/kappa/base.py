@@ -36,7 +36,7 @@ def checked(feedback: Feedback) -> Feedback:
     limit = number("the limit", feedback.limit, "a number", _not_nan)
     residual, unit = (None if x is None else float(x) for x in (feedback.residual, feedback.unit))
     U, binary = float(feedback.uncertainty), bool(feedback.binary)
-    return Feedback(paid, limit, feedback.random, residual, unit, U, binary)
+    return feedback._replace(paid=paid, limit=limit, residual=residual, unit=unit, uncertainty=U, binary=binary)
 
 
 def _not_nan(x: float) -> bool:

@@ -23,11 +23,18 @@ from jaxtyping import Bool, Float, Int
 from capax.core.checks import check_size
 from capax.core.errors import InputError
 from capax.core.settings import Between, Flag, OneOf, Whole, settle
-from capax.core.types import Imagined, Key, Rollout
-from capax.planning.penalty import conservative
+from capax.core.types import Key, Rollout
+from capax.planning.scoring import Scores, Terms, score_candidates
 
 MAX_COUNTED_CANDIDATES = 4096
 """Up to this many candidates, counting is a faster way to rank them on a GPU than sorting."""
+
+SCALES = (1.0, 0.5, 0.25, 0.1)
+"""Shares of the spread at which candidates are drawn where the limit is a budget."""
+STRETCHES = 4
+"""A candidate that changes a stretch of the present plan changes 1/STRETCHES of its steps."""
+FOLLOWED_SHARES = (1.0, 0.5, 0.25, 0.1, 0.0)
+"""Shares of the horizon for which a candidate follows the present plan before it does nothing."""
 
 
 @dataclass(frozen=True)
@@ -89,19 +96,6 @@ class CEM:
         return sum(self.sizes) + kept * (self.iterations - 1) + (self.execute == "best")
 
 
-class Scores(NamedTuple):
-    """Return, costs and feasibility of each candidate. Costs are per step, averaged over particles and horizon."""
-
-    earned: Float[Array, " N"]
-    cost: Float[Array, " N"]
-    uncertainty: Float[Array, " N"]
-    penalised: Float[Array, " N"]
-    feasible: Bool[Array, " N"]
-    danger: Float[Array, " N"]
-    """Order of the candidates where too few are feasible: the penalised cost and, where binary costs tie, how close
-    the logits are to a cost."""
-
-
 class Round(NamedTuple):
     """Results of one round."""
 
@@ -129,33 +123,6 @@ class PlanInfo(NamedTuple):
     first_cost: Float[Array, ""]
     """Cost (or logit) of the first step alone."""
     first_uncertainty: Float[Array, ""]
-
-
-def score_candidates(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
-    """Return, cost and feasibility of each candidate. `limit` is the largest mean cost per step.
-
-    A candidate with any non-finite value is infeasible, has return −∞ and cost +∞.
-    """
-    raw, u = imagined.cost, imagined.uncertainty
-    cost, penalised = (conservative(raw, u, k, binary) for k in (0.0, kappa))
-    signals = (imagined.reward, cost, u, penalised, raw + kappa * u)
-    means = [jnp.where(imagined.alive > 0.0, part, 0.0).mean(axis=(1, 2)) for part in signals]
-    finite = jnp.isfinite(sum(means))  # then so is all that they are means of
-    earned, cost, u, penalised, logit = (jnp.where(finite, mean, jnp.inf) for mean in means)
-    tie_break = jnp.where(binary & finite, squash(logit) / raw[0].size, 0.0)  # less than the cost of one step
-    return Scores(
-        earned=jnp.where(finite, earned * imagined.reward.shape[2], -jnp.inf),
-        cost=cost,
-        uncertainty=u,
-        penalised=penalised,
-        feasible=finite & (penalised <= limit),
-        danger=penalised + tie_break,
-    )
-
-
-def squash(x: Float[Array, " N"]) -> Float[Array, " N"]:
-    """A number between 0 and 1 that rises with x, so slowly that 100 and 101 differ. A sigmoid rounds 17 to 1."""
-    return 0.5 + 0.5 * jax.nn.soft_sign(x)
 
 
 def rank_candidates(scores: Scores) -> Int[Array, " N"]:
@@ -195,28 +162,32 @@ def plan(
     params: Any,
     start: Any,
     warm: Float[Array, "H A"],
-    kappa: Any,
-    limit: Any,
-    binary: Any,
+    terms: Terms,
     *,
     rollout: Rollout,
     cem: CEM,
+    flags: bool = True,
+    rest: Float[Array, " A"] | None = None,
     draw: Callable[[Key], Any] = lambda key: key,
 ) -> tuple[Float[Array, "H A"], Float[Array, "H A"], PlanInfo]:
     """The plan to execute, the mean of the elites for the next search, and predictions for the plan.
 
-    The search begins at `warm`. κ, the limit per step and whether the cost is binary are traced: changing them
-    compiles nothing. `draw` turns a key into the rollout's last argument, for all rounds at once.
+    The search begins at `warm`. `terms` are traced: changing them compiles nothing. `flags`: binary costs count as 0 or
+    1, not as probabilities. With an action of doing nothing, `rest`, the limit is a budget for the rest of the episode.
+    `draw` turns a key into the rollout's last argument, for all rounds at once.
     """
+    budget = rest is not None
     kept = int(cem.keep * cem.elites)
     keys = jax.vmap(jr.split)(jr.split(key, cem.iterations))  # each round: one for candidates, one for the rollout
     no_extra, rollout_inputs = jnp.zeros((0, *warm.shape), warm.dtype), jax.vmap(draw)(keys[:, 1])
 
     def run_round(mean: Any, variance: Any, extra: Any, noise: Any, rollout_inputs: Any) -> tuple[Any, ...]:
+        if rest is not None:
+            noise, extra = at_several_scales(noise), jnp.concatenate([extra, quieter_plans(mean, rest)])
         fresh = candidates_around(mean, jnp.sqrt(variance), noise, cem.colour, cem.clip)
         actions = jnp.concatenate([fresh, extra])  # [N H A]
         imagined = rollout(params, start, actions, rollout_inputs)
-        scores = score_candidates(imagined, kappa, limit, binary)
+        scores = score_candidates(imagined, terms, budget=budget, flags=flags)
         rank = rank_candidates(scores)
         offset = actions - mean  # keeps squares small, so both moments come from one pass
         shift, square = jnp.split(
@@ -225,8 +196,10 @@ def plan(
         elite_variance = jnp.maximum(square - jnp.square(shift), 0.0)
         mean = jnp.clip(mean + (1.0 - cem.smoothing) * shift, -1.0, 1.0)  # rounding may pass the bound
         variance = cem.smoothing * variance + (1.0 - cem.smoothing) * elite_variance
-        first_step = (part[:, :, 0].mean(1) for part in (imagined.cost, imagined.uncertainty))
-        return mean, variance, actions, Round(scores, rank, *first_step)
+        first_cost = imagined.cost[:, :, 0]
+        if not flags:
+            first_cost = jnp.where(terms.binary, jax.nn.sigmoid(first_cost), first_cost)
+        return mean, variance, actions, Round(scores, rank, first_cost.mean(1), imagined.uncertainty[:, :, 0].mean(1))
 
     mean, variance = warm, jnp.full_like(warm, cem.spread**2)
     if len(set(cem.sizes)) == 1 and kept == 0 and cem.execute == "mean":  # all rounds are alike: compiled once
@@ -253,6 +226,26 @@ def plan(
     if cem.execute == "best":
         return best_actions(actions, last_round.rank, 1)[0], mean, plan_info(last_round, cem.elites, 1)
     return mean, mean, plan_info(last_round, cem.elites, cem.elites)
+
+
+def at_several_scales(noise: Float[Array, "N H A"]) -> Float[Array, "N H A"]:
+    """The noise of candidates, of which some stay near the mean: where actions cost, much noise costs too much.
+
+    Every other candidate differs from the mean in a stretch of steps alone, which moves on from candidate to candidate.
+    """
+    number, step = jnp.arange(len(noise)), jnp.arange(noise.shape[1])
+    scale = jnp.asarray(SCALES)[number // 2 % len(SCALES)]
+    stretch = max(1, noise.shape[1] // STRETCHES)
+    begin = number // (2 * len(SCALES)) * stretch % noise.shape[1]
+    inside = ((step - begin[:, None]) % noise.shape[1] < stretch) | (number % 2 == 0)[:, None]
+    return noise * (scale[:, None] * inside)[..., None]
+
+
+def quieter_plans(mean: Float[Array, "H A"], rest: Float[Array, " A"]) -> Float[Array, "5 H A"]:
+    """The present plan, and plans that follow it for a share of the horizon and then do nothing."""
+    steps = len(mean)
+    follow = jnp.asarray([int(share * steps) for share in FOLLOWED_SHARES])[:, None]
+    return jnp.where((jnp.arange(steps) < follow)[..., None], mean, rest)
 
 
 def best_actions(actions: Float[Array, "N H A"], rank: Int[Array, " N"], count: int) -> Float[Array, "count H A"]:
@@ -311,6 +304,6 @@ def colour_matrix(steps: int, colour: float) -> Float[np.ndarray, "H H"]:
     return np.linalg.cholesky(toeplitz + 1e-9 * np.eye(steps)).astype(np.float32)
 
 
-def shifted(mean: Float[Array, "H A"]) -> Float[Array, "H A"]:
-    """The plan without its first action, with the middle of the range appended."""
-    return jnp.concatenate([mean[1:], jnp.zeros_like(mean[:1])])
+def shifted(mean: Float[Array, "H A"], last: Any = 0.0) -> Float[Array, "H A"]:
+    """The plan without its first action, with `last` appended: the middle of the range, or doing nothing."""
+    return jnp.concatenate([mean[1:], jnp.broadcast_to(jnp.asarray(last, mean.dtype), mean[:1].shape)])

@@ -13,11 +13,15 @@ def conservative(
     uncertainty: Float[Array, ...],
     kappa: Float[Array, ""] | float,
     binary: Bool[Array, ""],
+    flags: bool = True,
 ) -> Float[Array, ...]:
     """Conservative cost  c̃(s,a) = c(s,a) + κ u(s,a)  (CAP, Eq. 7).
 
-    A binary cost arrives as a logit. A step that may have a cost counts as one that has:  1[logit + κ u > 0].
+    A binary cost arrives as a logit. As a flag, a step that may have a cost counts as one that has:  1[logit + κ u > 0].
+    Otherwise its probability counts:  σ(logit) + κ u.
     """
+    if not flags:
+        return jnp.where(binary, jax.nn.sigmoid(cost), cost) + kappa * uncertainty
     penalised = cost + kappa * uncertainty
     return jnp.where(binary, binary_cost(penalised), penalised)
 

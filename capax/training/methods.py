@@ -86,7 +86,8 @@ def planning_agent(ingredients: Ingredients) -> Agent[Any]:
         height, width, channels = config.image
         return Planet(spec, rule, (height, width, channels), config.action_box.size, ingredients.settings, capacity)
     assert config.capacity is not None
-    return Pets(spec, rule, config.obs_dim, config.action_box.size, ingredients.settings, config.capacity)
+    box, settings = config.action_box, ingredients.settings
+    return Pets(spec, rule, config.obs_dim, box.size, settings, config.capacity, tuple(box.rest.tolist()))
 
 
 def random_agent(ingredients: Ingredients) -> Agent[Any]:

@@ -17,8 +17,15 @@ from capax.core.errors import InputError
 from capax.core.types import Imagined
 from capax.planning import ccem
 from capax.planning.ccem import CEM, candidates_around, colour_matrix, sample_noise, shifted
+from capax.planning.scoring import Scores, Terms, score_candidates
 
-score, rank = jax.jit(ccem.score_candidates), jax.jit(ccem.rank_candidates)
+rank = jax.jit(ccem.rank_candidates)
+
+
+@jax.jit
+def score(imagined: Imagined, kappa: Any, limit: Any, binary: Any) -> Scores:
+    """Scores under a limit on the mean cost per step, with binary costs as flags."""
+    return score_candidates(imagined, Terms(kappa, limit, jnp.asarray(binary)), budget=False, flags=True)
 
 
 def best(scores: Any, count: int) -> Any:
@@ -72,14 +79,14 @@ def test_a_binary_cost_counts_the_steps_that_may_have_a_cost():
     assert scores.penalised == pytest.approx([0.5])
 
 
-def test_steps_after_an_imagined_end_do_not_count():
-    # the particle ends with its second step; later steps would add reward and cost, and are not finite
+def test_steps_after_an_imagined_end_earn_nothing_and_cost_what_the_lived_ones_do():
+    # the particle ends with its second step; what is predicted after it does not count, and is not finite
     later = [9.0, np.nan]
     imagined = make_imagined([[[1, 2, *later]]], [[[1, 1, *later]]], [[[1, 1, *later]]], [[[1, 1, 0, 0]]])
     scores = score(imagined, 1.0, 9.0, False)
     assert scores.earned == pytest.approx([3.0])
-    assert scores.cost == pytest.approx([0.5])  # 2 of 4 steps
-    assert scores.penalised == pytest.approx([1.0])
+    assert scores.cost == pytest.approx([1.0])
+    assert scores.penalised == pytest.approx([2.0])
     assert bool(scores.feasible[0])
 
 

@@ -14,6 +14,7 @@ import pytest
 
 from capax.core.types import Imagined, Rollout
 from capax.planning.ccem import CEM, PlanInfo, plan
+from capax.planning.scoring import Terms
 
 SMALL = CEM(horizon=2, iterations=3, population=64, elites=8)
 
@@ -30,7 +31,7 @@ def quadratic(params: Any, start: Any, actions: Any, key: Any) -> Imagined:
 
 @partial(jax.jit, static_argnames="cem")
 def compiled_plan(key: Any, peak: Any, start: Any, warm: Any, kappa: Any, limit: Any, cem: CEM) -> Any:
-    return plan(key, peak, start, warm, kappa, limit, False, rollout=quadratic, cem=cem)
+    return plan(key, peak, start, warm, Terms(kappa, limit, False), rollout=quadratic, cem=cem)
 
 
 def run_plan(
@@ -92,7 +93,7 @@ def test_info_is_the_mean_over_the_elites():
         return Imagined(rewards, costs, u, jnp.ones_like(rewards))
 
     cem = CEM(horizon=2, iterations=1, population=2, elites=2)
-    *_, info = plan(jr.key(0), None, None, jnp.zeros((2, 1)), 1.0, 2.0, False, rollout=fixed, cem=cem)
+    *_, info = plan(jr.key(0), None, None, jnp.zeros((2, 1)), Terms(1.0, 2.0, False), rollout=fixed, cem=cem)
     assert info == pytest.approx(PlanInfo(
         earned=8.0,  # (4 + 12)/2
         cost=1.5,  # (.5 + 2.5)/2
@@ -123,7 +124,13 @@ def rounds() -> list[tuple[Any, Any]]:
     """Keys and candidates of each round of one plan that keeps half of its elites, then the plan."""
     recorded: list[tuple[Any, Any]] = []
     actions, mean, info = plan(
-        jr.key(0), None, None, jnp.zeros((3, 1)), 0.0, np.inf, False, rollout=recording_rollout(recorded), cem=KEEPING
+        jr.key(0),
+        None,
+        None,
+        jnp.zeros((3, 1)),
+        Terms(0.0, np.inf, False),
+        rollout=recording_rollout(recorded),
+        cem=KEEPING,
     )
     np.testing.assert_array_equal(actions, mean)
     return [*recorded, (actions, info)]
@@ -159,7 +166,7 @@ def test_changing_kappa_limit_or_binary_compiles_nothing():
         return quadratic(params, start, actions, key)
 
     act = jax.jit(lambda kappa, limit, binary: plan(
-        jr.key(0), 0.5, 0.0, jnp.zeros((2, 1)), kappa, limit, binary, rollout=counting_rollout, cem=SMALL
+        jr.key(0), 0.5, 0.0, jnp.zeros((2, 1)), Terms(kappa, limit, binary), rollout=counting_rollout, cem=SMALL
     ))  # fmt: skip
     act(np.float32(0.0), np.float32(1.0), np.bool_(False))
     first = len(traces)
@@ -197,7 +204,7 @@ def test_execute_best_returns_and_describes_the_best_candidate():
     cem = CEM(horizon=3, iterations=2, population=12, elites=4, execute="best")
     rounds: list[tuple[Any, Any]] = []
     actions, mean, info = plan(
-        jr.key(0), None, None, jnp.zeros((3, 1)), 0.0, np.inf, False, rollout=recording_rollout(rounds), cem=cem
+        jr.key(0), None, None, jnp.zeros((3, 1)), Terms(0.0, np.inf, False), rollout=recording_rollout(rounds), cem=cem
     )
     (_, first), (_, last) = rounds
     round_returns = [-np.square(actions - 0.9).sum((1, 2)) for actions in (first, last)]

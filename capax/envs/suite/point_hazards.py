@@ -1,6 +1,7 @@
 """A point robot that goes to a goal around hazard discs. A step inside a disc costs 1.
 
-The goal moves when it is reached. Cutting through a disc is shorter, and a few steps of it are allowed.
+Coming nearer to the goal earns reward, and so does each step at it. Cutting through a disc is shorter, and a few steps of
+it are allowed.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class PointHazards(SuiteEnv):
         moved = np.clip(place + DT * speed, -ARENA, ARENA)
         reward = float(np.linalg.norm(place - goal) - np.linalg.norm(moved - goal))
         if np.linalg.norm(moved - goal) < GOAL_RADIUS:
-            reward, goal = reward + 1.0, self.free(random)
+            reward += 0.1
         cost = float(np.linalg.norm(HAZARDS - moved, axis=1).min() < RADIUS)
         return Change(np.concatenate([moved, speed, goal]), reward, cost)
 
@@ -52,5 +53,5 @@ class PointHazards(SuiteEnv):
                 around = np.array([-offset[1], offset[0]]) / distance
                 around *= 1.0 if around @ wish >= 0.0 else -1.0
                 wish = around + 1.2 * (RADIUS + 0.2 - distance) * offset / distance * 3.0
-        wish = wish / max(float(np.linalg.norm(wish)), 1e-6)
+        wish = wish / max(float(np.linalg.norm(wish)), 1e-6) * min(1.0, 1.5 * float(np.linalg.norm(goal - place)))
         return np.clip(2.5 * (1.0 * wish - speed), -1.0, 1.0)

@@ -27,6 +27,7 @@ from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 from capax.models.kernels import ensemble_kernel
 from capax.models.kernels.ensemble_kernel import Shape
 from capax.planning.ccem import CEM, plan
+from capax.planning.scoring import Terms
 
 SMALL = EnsembleSettings(members=1, hidden=20, layers=3, particles=2, products="float32")
 S, A, N, H = 5, 3, 7, 2
@@ -145,7 +146,7 @@ def test_nan_stays_nan():
 def test_plans_equal_the_plain_ones():
     params, (start, *_) = random_model(), random_inputs()
     cem = CEM(horizon=H, iterations=2, population=20, elites=5)
-    inputs = (jr.key(0), params, start, jnp.zeros((H, A)), 0.5, jnp.inf, False)
+    inputs = (jr.key(0), params, start, jnp.zeros((H, A)), Terms(0.5, jnp.inf, False))
     plans = [
         plan(*inputs, rollout=rollout, cem=cem)[0]
         for rollout in (partial(plain_rollout, settings=SMALL), partial(kernel_rollout))

@@ -1,0 +1,109 @@
+"""Scores of candidates: return, conservative cost, and whether the cost is within the limit.
+
+A discounted limit is compared with a plan's mean cost per step. An undiscounted limit is a budget for the rest of the
+episode: what the plan costs, and what the steps after its horizon would cost at the rate of its last quarter.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jaxtyping import Bool, Float
+
+from capax.core.types import Imagined
+from capax.planning.penalty import conservative
+
+TAIL_SHARE = 4
+"""The last 1/TAIL_SHARE of the horizon stands for all the steps after it."""
+LIVED_RATE = math.nan
+"""As a termination cost: a step after an imagined termination costs what a lived step of the same plan does."""
+
+
+class Terms(NamedTuple):
+    """What plans are scored with. All of it is traced: other values compile nothing."""
+
+    kappa: Any
+    limit: Any
+    """The largest mean cost per step."""
+    binary: Any
+    """Costs are 0 or 1, and predicted as logits."""
+    termination_cost: Any = LIVED_RATE
+    """Cost of each step after an imagined termination; NaN: the mean of the plan's lived steps."""
+    steps_left: Any = jnp.inf
+    """Steps until the episode's end, for a budget."""
+
+
+class Scores(NamedTuple):
+    """Return, costs and feasibility of each candidate. Costs are per step, averaged over particles."""
+
+    earned: Float[Array, " N"]
+    cost: Float[Array, " N"]
+    uncertainty: Float[Array, " N"]
+    penalised: Float[Array, " N"]
+    feasible: Bool[Array, " N"]
+    danger: Float[Array, " N"]
+    """Order of the candidates where too few are feasible: the penalised cost and, where flags tie, how close the logits
+    are to a cost."""
+
+
+def step_weights(horizon: int, steps_left: Any) -> tuple[Float[Array, "2 H"], Float[Array, " H"]]:
+    """Weights of a plan's costs, which sum to 1, and of its rewards: 1 up to the episode's end.
+
+    Each of the steps after the horizon is charged the mean of the plan's last quarter, or of the whole plan. The lower of
+    the two counts: later plans can stop what this one does at its end, and predictions at its end are the worst.
+    """
+    place, tail = jnp.arange(horizon), max(1, horizon // TAIL_SHARE)
+    inside = (place < steps_left).astype(jnp.float32)
+    beyond = jnp.maximum(steps_left - horizon, 0.0)
+    after = jnp.stack([jnp.where(place >= horizon - tail, beyond / tail, 0.0), jnp.full(horizon, beyond / horizon)])
+    return (inside + after) / steps_left, inside
+
+
+def charged(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any) -> Float[Array, "N P H"]:
+    """Costs, where each step after an imagined termination costs `rate`; NaN: the mean of the particle's lived steps.
+
+    So no plan saves cost by ending the episode.
+    """
+    lived = jnp.where(alive > 0.0, part, 0.0)
+    mean = lived.sum(-1, keepdims=True) / alive.sum(-1, keepdims=True)
+    return jnp.where(alive > 0.0, part, jnp.where(jnp.isnan(rate), mean, rate))
+
+
+def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: bool) -> Scores:
+    """Return, cost and feasibility of each candidate.
+
+    `budget`: the limit is on the rest of the episode, not on the plan's mean. `flags`: a binary cost counts as 1 once
+    logit + κu > 0; otherwise as its probability, plus κu. A candidate with any non-finite value is infeasible, has
+    return −∞ and cost +∞.
+    """
+    raw, u, alive, rate = imagined.cost, imagined.uncertainty, imagined.alive, terms.termination_cost
+    cost, penalised = (conservative(raw, u, k, terms.binary, flags) for k in (0.0, terms.kappa))
+    horizon = raw.shape[-1]
+    uniform = jnp.full((1, horizon), 1.0 / horizon), jnp.ones(horizon)
+    cost_weights, reward_weights = step_weights(horizon, terms.steps_left) if budget else uniform
+    # an uncertainty that a termination cost replaces is not there
+    parts = ((cost, rate), (u, jnp.where(jnp.isnan(rate), rate, 0.0)), (penalised, rate), (raw + terms.kappa * u, 0.0))
+    charges = [charged(part, alive, each).mean(1) @ cost_weights.T for part, each in parts]  # each [N 2]
+    lower = charges[2].argmin(-1, keepdims=True)
+    charges = [jnp.take_along_axis(part, lower, -1)[:, 0] for part in charges]
+    reward = (jnp.where(alive > 0.0, imagined.reward, 0.0) * reward_weights).sum(-1).mean(-1)
+    finite = jnp.isfinite(sum(charges) + reward)  # then so is all that they are sums of
+    earned, cost, u, penalised, logit = (jnp.where(finite, part, jnp.inf) for part in (reward, *charges))
+    ties = terms.binary & finite & flags
+    return Scores(
+        earned=jnp.where(finite, earned, -jnp.inf),
+        cost=cost,
+        uncertainty=u,
+        penalised=penalised,
+        feasible=finite & (penalised <= terms.limit),
+        danger=penalised + jnp.where(ties, squash(logit) / raw[0].size, 0.0),  # less than the cost of one step
+    )
+
+
+def squash(x: Float[Array, " N"]) -> Float[Array, " N"]:
+    """A number between 0 and 1 that rises with x, so slowly that 100 and 101 differ. A sigmoid rounds 17 to 1."""
+    return 0.5 + 0.5 * jax.nn.soft_sign(x)
