@@ -141,6 +141,14 @@ def test_a_full_standard_output_is_one_sentence(command):
     assert done.stderr == "capax: the output could not be written (No space left on device).\n"
 
 
+@pytest.mark.parametrize("command", ["settings", "tasks"])
+def test_a_reader_that_has_gone_is_no_error(command):
+    with script(f"import sys; sys.argv[1:] = ['{command}']; from capax.cli.main import main; main()") as child:
+        child.stdout.close()
+        assert child.wait(60) == 141
+        assert child.stderr.read() == ""
+
+
 def test_a_full_standard_error_does_not_change_the_exit_code(tmp_path):
     command = f"{sys.executable} -m capax report {tmp_path} 2>/dev/full"
     assert subprocess.run(command, shell=True, env=environment()).returncode == 2
