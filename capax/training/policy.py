@@ -80,8 +80,11 @@ class Policy:
 
     def __repr__(self) -> str:
         config = self.config
-        observation = f"{config.obs_dim} numbers" if config.image is None else f"image {list(config.image)}"
-        return f"Policy({config.task}, {config.method}: {observation} -> {config.action_box.size} actions)"
+        numbers, actions = config.obs_dim, config.action_box.size
+        observation = (
+            f"{numbers} number{'s' * (numbers != 1)}" if config.image is None else f"image {list(config.image)}"
+        )
+        return f"Policy({config.task}, {config.method}: {observation} -> {actions} action{'s' * (actions != 1)})"
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"

@@ -241,9 +241,8 @@ def _shown(value: Any) -> str:
 
 def _how_to_continue(run: Run, config: RunConfig, number: int) -> str:
     """What is safe, and what to type."""
-    command = f"capax resume {run.folder}"
-    if config.needs_python or config.own_cost:
-        command = f"capax.resume({str(run.folder)!r}, env=...) in Python"
+    objects = "".join(f", {name}=..." for name in config.own_objects)
+    command = f"capax.resume({str(run.folder)!r}{objects}) in Python" if objects else f"capax resume {run.folder}"
     return f"(in episode {number}; all before it is kept, and {command} continues from there)."
 
 

@@ -69,14 +69,23 @@ def test_a_folder_that_existed_stays_with_what_is_in_it(name, tmp_path):
     assert len(run.episodes) == 3
 
 
-def test_a_run_that_took_a_step_keeps_its_folder(tmp_path):
-    def break_in_step_2(toy: Toy) -> None:
-        if toy.count == 1:
-            break_down(toy)
+def break_in_step_2(toy: Toy) -> None:
+    if toy.count == 1:
+        break_down(toy)
 
+
+def test_a_run_that_took_a_step_keeps_its_folder(tmp_path):
     with pytest.raises(EnvironmentFailed, match=r"capax\.resume\(.*\) in Python continues from there\)\.$"):
         train_tiny(tmp_path / "run", counting(on_step=break_in_step_2))
     assert [(row["episode"], row["cost"]) for row in Run(tmp_path / "run").interrupted] == [(0, 10.0)]
+
+
+def test_the_advice_to_resume_names_the_objects_that_are_needed_again(tmp_path):
+    def free(*_: object) -> float:
+        return 0.0
+
+    with pytest.raises(EnvironmentFailed, match=r"run', env=\.\.\., cost=\.\.\.\) in"):
+        train_tiny(tmp_path / "run", counting(on_step=break_in_step_2), cost=free)
 
 
 def test_a_refused_continuation_changes_nothing(tmp_path):
