@@ -116,7 +116,7 @@ def _required(package: str) -> str:
 
 
 def _problem(requirement: str) -> str | None:
-    """What is wrong with a package that is required as `name<2,>=1`; None if nothing is."""
+    """The problem with a package that is required as `name<2,>=1`; None if there is none."""
     name, wanted = re.fullmatch(r"([\w.-]+)(?:\[.*\])?([^;]*).*", requirement).groups()  # type: ignore[union-attr]
     try:
         version = metadata.version(name)
@@ -143,7 +143,7 @@ def _range(wanted: str) -> str:
 
 
 def devices() -> Verdict:
-    """Where JAX computes, and whether it overlooks a GPU."""
+    """Checks which device JAX computes on, and whether it overlooks a GPU."""
     hiding = " and ".join(f"{name}={os.environ[name]}" for name in DEVICE_VARIABLES if name in os.environ)
     try:
         version, kinds = isolated.call(compute)
@@ -173,7 +173,7 @@ def compute() -> tuple[str, dict[str, int]]:
 
 
 def cores() -> Verdict:
-    """How many processor cores may be used."""
+    """Counts the processor cores that may be used."""
     total = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
     text = f"{usable} core{'s' * (usable > 1)}{f' of {total}' if usable < total else ''}"
@@ -183,7 +183,7 @@ def cores() -> Verdict:
 
 
 def memory() -> Verdict:
-    """How much memory is free, within a container's limit."""
+    """Measures the memory that is free, within a container's limit."""
     try:
         sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", MEMINFO.read_text(), re.MULTILINE))
         total, free = (1024 * int(sizes[name]) for name in ("MemTotal", "MemAvailable"))
@@ -320,7 +320,7 @@ def film() -> str:
 
 
 def disk(folder: Path) -> Verdict:
-    """How much disk space is free in the folder."""
+    """Measures the disk space that is free in the folder."""
     free = shutil.disk_usage(folder).free
     text = f"{free / GIB:.1f} GiB free"
     if free < MIN_DISK_BYTES:

@@ -19,7 +19,7 @@ import numpy as np
 from capax.runtime.signals import Stop, is_closing
 
 SMALL_BYTES = 4096
-"""Answers up to this size are copied to the host at once. Arguments up to this size are stacked anew in every call."""
+"""Answers up to this size are copied to the host at once. Arguments up to this size are stacked again in every call."""
 MAX_CACHED_BYTES = 2**26
 """A larger argument is not kept twice on the device."""
 STOP_TIMEOUT_S = 5.0

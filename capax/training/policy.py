@@ -40,7 +40,7 @@ class Policy:
     steps: int = 0
     carry: Any = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    """What was planned in the last step: cost, uncertainty, share of feasible candidates."""
+    """The plan of the last step: cost, uncertainty, share of feasible candidates."""
 
     def reset(self) -> None:
         """Forget the plan: a new episode begins."""

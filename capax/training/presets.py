@@ -26,14 +26,14 @@ class Preset:
     settings: Mapping[str, Any]
     """Names and values, as for `--set`."""
     image: Mapping[str, Any] | None = None
-    """What replaces `settings` for tasks with images; None: the same."""
+    """Replaces `settings` for tasks with images; None: the same."""
     base: str = "paper"
     """The preset that is changed."""
     methods: tuple[str, ...] | None = None
     """Methods that it changes; others keep their sizes. None: all that have these settings."""
 
     def changes(self, kind: Kind) -> Mapping[str, Any]:
-        """What it changes for a kind of task."""
+        """Settings that it changes for a kind of task."""
         return self.image if kind == "image" and self.image is not None else self.settings
 
 

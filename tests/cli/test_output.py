@@ -1,4 +1,4 @@
-"""What reaches standard output and standard error, and that neither of them ends a run."""
+"""Standard output holds results and standard error progress; neither of them ends a run."""
 
 from __future__ import annotations
 

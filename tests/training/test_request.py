@@ -1,4 +1,4 @@
-"""What a user leaves open gets a default, and what a user chooses reaches the environment, the method and the rule for κ."""
+"""Open arguments get a default, and chosen ones reach the environment, the method and the rule for κ."""
 
 from __future__ import annotations
 
