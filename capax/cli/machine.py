@@ -117,7 +117,9 @@ def _required(package: str) -> str:
 
 def _problem(requirement: str) -> str | None:
     """The problem with a package that is required as `name<2,>=1`; None if there is none."""
-    name, wanted = re.fullmatch(r"([\w.-]+)(?:\[.*\])?([^;]*).*", requirement).groups()  # type: ignore[union-attr]
+    parts = re.fullmatch(r"([\w.-]+)(?:\[.*\])?([^;]*).*", requirement)
+    assert parts is not None, requirement
+    name, wanted = parts.groups()
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -307,7 +309,7 @@ def videos() -> Verdict:
 
 def film() -> str:
     """Write a video of two frames; returns the version of ffmpeg."""
-    from imageio_ffmpeg import get_ffmpeg_version  # type: ignore[import-untyped]
+    from imageio_ffmpeg import get_ffmpeg_version
 
     from capax.envs import video
 
