@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.small_settings import TINY_VECTOR
 from support.tiny_runs import counting, train_tiny
 from support.toy_envs import Toy, replying
 
@@ -91,8 +92,14 @@ def test_the_advice_to_resume_names_the_objects_that_are_needed_again(tmp_path):
 def test_a_refused_continuation_changes_nothing(tmp_path):
     run = train_tiny(tmp_path / "run")
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    for options in (dict(seed=1), dict(kappa="adam"), dict(preset="paper")):
-        with pytest.raises(InputError, match="begun with other settings"):
+    changes: dict[str, dict[str, Any]] = {
+        "seed 0": dict(seed=1),
+        "kappa 'conformal'": dict(kappa="adam"),
+        "preset 'fast'": dict(preset="paper"),  # of its many sizes none is listed
+        "gain by default, horizon 2": dict(settings={**TINY_VECTOR, "horizon": 3, "gain": 0.2}),
+    }
+    for words, options in changes.items():
+        with pytest.raises(InputError, match=rf"begun with other settings \({words}\): give these again"):
             train_tiny(tmp_path / "run", resume=True, **options)
     with pytest.raises(InputError, match="already holds"):
         train_tiny(tmp_path / "run")
