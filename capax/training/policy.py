@@ -113,6 +113,9 @@ class TablePolicy:
         states, actions = self.table.shape
         return f"TablePolicy({states} states -> {actions} actions)"
 
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
 
 def load(run: str | Path | Run, *, seed: int = 0, kappa: Any = None) -> Policy | TablePolicy:
     """The policy of a run, as it was after its last episode. `kappa` is the run's rule, if it is one of your own."""
@@ -133,7 +136,9 @@ def restore(run: Run, kappa: Any = None) -> tuple[Agent[Any], Any]:
     like = state_like(agent, jr.key(0))
     state = None if like.initial is None else policy_state(run.folder, config, like, _warn)
     if not agent.can_act(state):
-        raise InputError(f"{run.folder} has only random episodes: it has not learned a policy yet, so train on.")
+        raise InputError(
+            f"{run.folder} has only random episodes: it has not learned a policy yet, so resume it with more steps."
+        )
     return agent, state
 
 

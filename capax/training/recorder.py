@@ -183,7 +183,7 @@ def reconcile(run: Run, saved: Saved) -> None:
 
 
 def is_false(answer: Any) -> bool:
-    """Whether a function of the user's returned False, of Python or numpy. None and 0 are no answer."""
+    """Whether a function of the user's returned False, of Python or numpy. None and 0 do not count as False."""
     return isinstance(answer, bool | np.bool_) and not answer
 
 

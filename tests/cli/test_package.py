@@ -157,4 +157,6 @@ def test_a_policy_says_what_it_maps_to_what(trained, tmp_path):
 def test_a_policy_of_a_finite_world_says_its_size(tmp_path):
     run = capax.train("capax/Gridworld-v0", steps=12, episode_steps=4, out=tmp_path / "run", method="random")
     states, actions = run.config.states, run.config.actions
-    assert repr(capax.load(run)) == f"TablePolicy({states} states -> {actions} actions)"
+    policy = capax.load(run)
+    assert repr(policy) == f"TablePolicy({states} states -> {actions} actions)"
+    assert policy._repr_html_() == f"<code>{html.escape(repr(policy))}</code>"
