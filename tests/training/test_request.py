@@ -48,6 +48,15 @@ def test_the_default_preset_is_fast_without_a_gpu(tmp_path, monkeypatch):
     assert default_preset() == "paper"
 
 
+def test_a_run_that_continues_keeps_its_preset_where_another_is_the_default(tmp_path, monkeypatch):
+    options = dict(method="random", settings={"start_steps": 4})
+    train_tiny(tmp_path, **options)
+    monkeypatch.setattr("capax.training.request.default_preset", lambda: "paper")
+    run = train_tiny(tmp_path, steps=20, resume=True, **options)
+    assert run.config.preset == "fast" and run.episodes[-1]["steps"] == 20
+    assert capax.resume(run, steps=24, env=counting()).config.preset == "fast"
+
+
 @pytest.mark.parametrize(("env", "options", "folder"), [
     (INTEGRATOR, {}, "runs/Integrator-v0-cap-0"), ("my_tasks:Road-v1", {"method": "ppo"}, "runs/my-tasks-Road-v1-ppo-0"),
     (walk, {"seed": 3}, "runs/walk-cap-3"), (Toy, {}, "runs/Toy-cap-0"), (partial(Toy), {}, "runs/partial-cap-0"),
