@@ -212,8 +212,8 @@ def _same_run(run: Run, config: RunConfig) -> RunConfig:
 
 
 def _differing(name: str, old: Any, new: Any) -> Iterator[str]:
-    """Each value of the run that differs, with its name; of a table only the entries that differ."""
-    if isinstance(old, dict) and isinstance(new, dict):
+    """Each value of the run that differs, with its name; of settings only those that differ."""
+    if isinstance(old, dict) and isinstance(new, dict) and name != "env_kwargs":
         for entry in old:
             yield from _differing(entry, old[entry], new.get(entry))
         yield from (f"{entry} by default" for entry in new if entry not in old)
