@@ -40,7 +40,7 @@ _HOMES = {
     "Policy": "capax.training.policy",
     "Evaluation": "capax.training.evaluate",
 }
-"""Where each public name is defined. It is imported on first use: JAX takes a second to import."""
+"""The module that defines each public name. It is imported on first use: JAX takes a second to import."""
 
 __all__ = [
     "Agent",

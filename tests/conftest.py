@@ -1,4 +1,4 @@
-"""What every test runs under."""
+"""Settings that every test runs under."""
 
 from __future__ import annotations
 

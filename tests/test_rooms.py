@@ -27,7 +27,7 @@ def modules() -> list[Path]:
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The modules of capax that a file imports anywhere in it, also within functions and for type checks."""
+    """The modules of capax that a file imports anywhere in it, also within functions, for type checks and by name."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == "capax")
@@ -37,6 +37,15 @@ def imported(path: Path) -> Iterator[str]:
                 yield from (f"capax.{alias.name}" for alias in node.names)
             elif node.module is not None and node.module.startswith("capax."):
                 yield node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            yield from (
+                text for text in map(constant, node.args) if text is not None and text.partition(".")[0] == "capax"
+            )
+
+
+def constant(node: ast.expr) -> str | None:
+    """The text of a constant, or None."""
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
 
 
 def room_of(path: Path) -> str:
@@ -68,6 +77,12 @@ def test_imports_go_one_way_through_the_rooms():
         if theirs not in ROOMS or ROOMS.index(theirs) > ROOMS.index(mine)
     ]
     assert not upward, "\n".join(sorted(upward))
+
+
+def test_no_room_imports_the_whole_package():
+    """`capax` imports the rooms on first use, so `capax.train` in a lower room would be an upward import."""
+    whole = [path for path in modules() if room_of(path) and "capax" in set(imported(path))]
+    assert not whole, whole
 
 
 def test_no_modules_import_each_other_in_a_circle():
@@ -119,12 +134,16 @@ def test_nobody_asks_an_agent_for_what_its_contract_does_not_declare(path):
             assert not any(isinstance(part, ast.Attribute) and part.attr == "__name__" for part in parts), node.lineno
 
 
+QUESTION_WORDS = {"How", "What", "When", "Where", "Which", "Who", "Why"}
+
+
 def test_every_module_states_what_it_does():
     for path in modules():
         text = ast.get_docstring(ast.parse(path.read_text()))
         assert text, path
         first = text.splitlines()[0]
         assert not first.rstrip().endswith("?"), f"{path} asks: {first}"
+        assert first.split()[0] not in QUESTION_WORDS, f"{path} begins like a question: {first}"
 
 
 VAGUE = {"told", "said", "seen", "made", "known", "given", "asked"}
@@ -133,13 +152,18 @@ VAGUE = {"told", "said", "seen", "made", "known", "given", "asked"}
 
 @pytest.mark.parametrize("folder", ["capax", "tests", "benchmarks", "examples"])
 def test_names_say_what_they_hold(folder):
-    vague = []
-    for path in sorted((PACKAGE.parent / folder).rglob("*.py")):
+    paths = sorted((PACKAGE.parent / folder).rglob("*.py"))
+    vague = [f"{path}" for path in paths if path.stem in VAGUE]
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             match node:
                 case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.Attribute(attr=name, ctx=ast.Store()):
                     pass
-                case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                    pass
+                case ast.alias(asname=name) | ast.MatchAs(name=name) | ast.MatchStar(name=name):
+                    pass
+                case ast.ExceptHandler(name=name):
                     pass
                 case _:
                     continue

@@ -30,6 +30,6 @@ def calibrated_agent(world: World, spec: Spec, iterations: int) -> Calibrated:
 
 
 def _known_world(world: World, pseudo_count: float) -> KnownWorld:
-    """What an agent knows of a world, with `pseudo_count` for each neighbour as its prior."""
+    """The world as an agent knows it, with `pseudo_count` for each neighbour as its prior."""
     cmdp = world.cmdp
     return KnownWorld(cmdp.r, cmdp.c, cmdp.mu0, neighbour_prior(world.successors, cmdp.A, pseudo_count))

@@ -21,9 +21,9 @@ class Finding(NamedTuple):
     level: Level
     """`missing`: capax needs it. `note`: good to know, and nothing more."""
     found: str
-    """What the check found, in a few words."""
+    """Result of the check, in a few words."""
     advice: str | None
-    """What to do about it, in one sentence; None if there is nothing to do."""
+    """Advice in one sentence; None if there is nothing to do."""
 
 
 def examine(folder: Path) -> list[Finding]:

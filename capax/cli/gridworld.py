@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -84,7 +84,7 @@ def run_gridworld(
     from capax.reporting.gridworld import text_tables
 
     console = Console(width=None if sys.stdout.isatty() else 132)
-    for part in text_tables(table, asdict(settings), console.width):
+    for part in text_tables(table, settings, console.width):
         console.print(part)
     if command.out is not None:
         print(f"Written to {command.out}: {', '.join(FILES)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -38,7 +39,7 @@ class Tasks:
 class Settings:
     """Print every setting of a method and of the rules for κ: its meaning, default and range."""
 
-    method: tyro.conf.Positional[str | None] = None
+    method: tyro.conf.Positional[Annotated[str | None, tyro.conf.arg(metavar="[METHOD]")]] = None
     """A method, as in `capax train --method`; None: all of them."""
     json: bool = False
     """Print JSON, and nothing else, on standard output."""

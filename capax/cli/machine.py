@@ -116,8 +116,10 @@ def _required(package: str) -> str:
 
 
 def _problem(requirement: str) -> str | None:
-    """What is wrong with a package that is required as `name<2,>=1`; None if nothing is."""
-    name, wanted = re.fullmatch(r"([\w.-]+)(?:\[.*\])?([^;]*).*", requirement).groups()  # type: ignore[union-attr]
+    """The problem with a package that is required as `name<2,>=1`; None if there is none."""
+    parts = re.fullmatch(r"([\w.-]+)(?:\[.*\])?([^;]*).*", requirement)
+    assert parts is not None, requirement
+    name, wanted = parts.groups()
     try:
         version = metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -143,7 +145,7 @@ def _range(wanted: str) -> str:
 
 
 def devices() -> Verdict:
-    """Where JAX computes, and whether it overlooks a GPU."""
+    """Checks which device JAX computes on, and whether it overlooks a GPU."""
     hiding = " and ".join(f"{name}={os.environ[name]}" for name in DEVICE_VARIABLES if name in os.environ)
     try:
         version, kinds = isolated.call(compute)
@@ -173,7 +175,7 @@ def compute() -> tuple[str, dict[str, int]]:
 
 
 def cores() -> Verdict:
-    """How many processor cores may be used."""
+    """Counts the processor cores that may be used."""
     total = os.cpu_count() or 1
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else total
     text = f"{usable} core{'s' * (usable > 1)}{f' of {total}' if usable < total else ''}"
@@ -183,7 +185,7 @@ def cores() -> Verdict:
 
 
 def memory() -> Verdict:
-    """How much memory is free, within a container's limit."""
+    """Measures the memory that is free, within a container's limit."""
     try:
         sizes = dict(re.findall(r"^(\w+): +(\d+) kB$", MEMINFO.read_text(), re.MULTILINE))
         total, free = (1024 * int(sizes[name]) for name in ("MemTotal", "MemAvailable"))
@@ -307,7 +309,7 @@ def videos() -> Verdict:
 
 def film() -> str:
     """Write a video of two frames; returns the version of ffmpeg."""
-    from imageio_ffmpeg import get_ffmpeg_version  # type: ignore[import-untyped]
+    from imageio_ffmpeg import get_ffmpeg_version
 
     from capax.envs import video
 
@@ -320,7 +322,7 @@ def film() -> str:
 
 
 def disk(folder: Path) -> Verdict:
-    """How much disk space is free in the folder."""
+    """Measures the disk space that is free in the folder."""
     free = shutil.disk_usage(folder).free
     text = f"{free / GIB:.1f} GiB free"
     if free < MIN_DISK_BYTES:

@@ -95,6 +95,8 @@ def run_command(command: Any) -> None:
     try:
         command.run()
     except SystemExit as error:
+        if isinstance(error.__context__, BrokenPipeError):  # rich's answer to a reader that has gone
+            raise error.__context__ from None
         raise EnvironmentFailed(f"a module of yours {failure_text(error)}: let it raise an error instead.") from error
 
 

@@ -18,7 +18,7 @@ from capax.training.presets import default_preset, preset_settings
 OBSERVATIONS = {"vector": "vectors", "image": "images", "finite": "states of a finite world"}
 """Observations of each kind of task, in words."""
 PLAIN_WIDTH = 132
-"""Columns where the output is no terminal."""
+"""Columns where the output is not a terminal."""
 
 
 class SettingRow(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import tyro
 
@@ -30,7 +31,7 @@ from capax.runtime.streams import forgiving_standard_output
 class Train:
     """Train an agent that keeps the cost of its episodes under a limit while it learns."""
 
-    task: tyro.conf.Positional[str]
+    task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """A Gymnasium id (`capax tasks` lists ours), or module:Id for one that a module of yours registers."""
     method: str = "cap"
     """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions; ppo, ppo-lag,

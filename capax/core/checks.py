@@ -41,7 +41,7 @@ def error_text(error: BaseException) -> str:
 
 
 def failure_text(error: BaseException) -> str:
-    """What user code did instead of returning: "raised ValueError (wrong)", "called sys.exit(0)"."""
+    """The way in which user code failed: "raised ValueError (wrong)", "called sys.exit(0)"."""
     if isinstance(error, SystemExit):
         return f"called sys.exit({'' if error.code is None else short_repr(error.code)})"
     return f"raised {error_text(error)}"

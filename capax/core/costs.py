@@ -1,4 +1,4 @@
-"""What an episode costs, and whether that violates its limit: for rows, reports, rules for κ and the journal alike."""
+"""The cost of an episode, and whether it violates its limit: for rows, reports, rules for κ and the journal alike."""
 
 from __future__ import annotations
 

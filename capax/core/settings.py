@@ -162,6 +162,18 @@ def meanings(cls: Any) -> dict[str, str]:
     return texts
 
 
+def values_of(settings: Any) -> dict[str, Any]:
+    """The settings of a dataclass instance and of its nested dataclasses, by name.
+
+    Unlike `describe`, it parses no source: Python 3.11 may fail where several threads, such as lanes, parse at once.
+    """
+    values: dict[str, Any] = {}
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        values |= values_of(value) if is_dataclass(value) else {field.name: value}
+    return values
+
+
 def describe(settings: Any) -> Iterator[SettingInfo]:
     """Every setting of a dataclass instance and of its nested dataclasses; defaults are the values of the instance."""
     cls: Any = type(settings)

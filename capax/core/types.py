@@ -110,7 +110,7 @@ Record = tuple[dict[str, Array], int]
 
 
 class Imagined(NamedTuple):
-    """What a model predicts for N candidates, with P particles each, over H steps."""
+    """A model's predictions for N candidates, with P particles each, over H steps."""
 
     reward: Float[jax.Array, "N P H"]
     cost: Float[jax.Array, "N P H"]

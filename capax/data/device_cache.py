@@ -28,7 +28,7 @@ BLOCK_ROWS = 128
 
 
 def max_rows(row_bytes: int) -> int:
-    """How many rows of `row_bytes` bytes the device may hold: 0 on a CPU, where a copy gains nothing."""
+    """Number of rows of `row_bytes` bytes that the device may hold: 0 on a CPU, where a copy gains nothing."""
     if jax.default_backend() == "cpu":
         return 0
     limit = (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit", 0)

@@ -15,7 +15,7 @@ SIDE = 64
 
 
 def image_shape(space: Any, name: str) -> tuple[int, ...] | None:
-    """The shape of image observations, or None if observations are no images."""
+    """The shape of image observations, or None if observations are not images."""
     if not isinstance(space, spaces.Box) or len(space.shape) != 3:
         return None
     if space.shape[:2] != (SIDE, SIDE) or space.shape[2] not in (1, 3):

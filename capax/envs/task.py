@@ -133,14 +133,15 @@ class GymTask(EnvTask):
     def _cost_of(self, result: Any, sent: Array) -> float:
         """The cost of a step, which may be too large or negative; EnvironmentFailed if it is unknown."""
         items = result if isinstance(result, tuple | list) and len(result) > 1 else (result, None)
-        if self._cost is not None:
+        own_cost = self._cost
+        if own_cost is not None:
             assert self._obs is not None
             try:
                 next_obs = self._observation(items[0])
             except EnvironmentFailed:  # it will be refused, but the step has a cost
                 next_obs = self._guarded(lambda: np.array(items[0]), "step")
             transition = self._obs.copy(), sent, next_obs, _snapshot(items[-1])
-            paid = self._guarded(lambda: self._cost(*transition), "", "The cost function")  # type: ignore[misc]
+            paid = self._guarded(lambda: own_cost(*transition), "", "The cost function")
         elif len(items) == 6:
             paid = items[2]
         elif isinstance(items[-1], Mapping) and self._guarded(lambda: "cost" in items[-1], "info"):

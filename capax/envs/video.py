@@ -114,7 +114,7 @@ def _can_draw(backend: str) -> bool:
 
 def _encode(path: Path, shape: tuple[int, ...], frames: Iterator[Frame], fps: float) -> str:
     """Encode frames with ffmpeg. Returns its complaint, or an empty text."""
-    from imageio_ffmpeg import get_ffmpeg_exe  # type: ignore[import-untyped]
+    from imageio_ffmpeg import get_ffmpeg_exe
 
     height, width, _ = shape
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}", "-i", "-"]

@@ -14,7 +14,7 @@ from rich import box
 from rich.table import Table
 
 from capax.agents.finite_worlds import LIMIT
-from capax.paper.gridworld import PAPER_RESULTS
+from capax.paper.gridworld import PAPER_RESULTS, Settings
 
 METHOD_COLOURS = {
     ("oracle", None): "#222222",
@@ -49,11 +49,11 @@ def display_name(method: str, kappa: Any) -> str:
     return {"oracle": "oracle", "calibrated": "CAP calibrated"}[method]
 
 
-def text_tables(rows: Sequence[Mapping[str, Any]], settings: Mapping[str, Any], width: int) -> list[Table]:
+def text_tables(rows: Sequence[Mapping[str, Any]], settings: Settings, width: int) -> list[Table]:
     """Tables of the results and of the paper's numbers: one table if the terminal is wide enough, else two."""
     title = (
-        f"{settings['worlds']} worlds of seed {settings['seed']}, slip {settings['slip']}: policy {settings['iterations']}, "
-        f"violations of policies 0 to {settings['iterations']} (limit {LIMIT}); mean ± sd over worlds"
+        f"{settings.worlds} worlds of seed {settings.seed}, slip {settings.slip}: policy {settings.iterations}, "
+        f"violations of policies 0 to {settings.iterations} (limit {LIMIT}); mean ± sd over worlds"
     )
     ours = [(display_name(row["method"], row["kappa"]), *_cells(row)) for row in rows]
     paper = [_paper_cells(row) for row in rows]

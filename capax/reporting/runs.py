@@ -18,7 +18,7 @@ from capax.runs import folder
 from capax.runs.run import EPISODES, RECENT, Run
 
 PLAIN_WIDTH = 132
-"""Columns where the output is no terminal."""
+"""Columns where the output is not a terminal."""
 
 
 def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path) -> Path:

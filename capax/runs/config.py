@@ -232,9 +232,10 @@ class RunConfig:
         return "discounted_cost" if self.discounted else "cost"
 
     @property
-    def needs_python(self) -> bool:
-        """Whether resuming needs an object that only Python can hand over."""
-        return self.made_by == "function" or self.own_kappa
+    def own_objects(self) -> tuple[str, ...]:
+        """Arguments of `capax.resume` that hand over objects of the user's, which no file holds."""
+        needed = {"env": self.made_by == "function", "cost": self.own_cost, "kappa": self.own_kappa}
+        return tuple(name for name, is_needed in needed.items() if is_needed)
 
     def setting(self, name: str, default: Any) -> Any:
         """A setting of the method, wherever in its parts it is; `default` if the method has none of this name."""

@@ -27,8 +27,8 @@ def prepare(folder: Path, names: Sequence[str], force: bool) -> None:
     there = [name for name in names if (folder / name).exists()]
     if there and not force:
         raise InputError(
-            f"--out {folder} already holds {', '.join(there)}: add --resume to continue it, choose another folder, or add "
-            "--force to overwrite it."
+            f"--out {folder} already holds {', '.join(there)}: add --resume (resume=True) to continue it, choose another "
+            "folder, or add --force (force=True) to overwrite it."
         )
 
 

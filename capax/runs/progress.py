@@ -49,7 +49,7 @@ class ProgressLine:
         self._preset = preset
         # a notebook gets plain lines on stderr, not rich's HTML
         file = standard_error() if stream is None else ForgivingStream(lambda: stream)
-        self._console = Console(file=file, highlight=False, force_jupyter=False)  # type: ignore[arg-type]
+        self._console = Console(file=file, highlight=False, force_jupyter=False)  # type: ignore[arg-type]  # no IO[str]
         self._terminal = self._console.is_interactive and not Console().is_jupyter and lane is None
         self._own_stream = stream is not None
         self._encoding = getattr(self._console.file, "encoding", None) or "utf-8"

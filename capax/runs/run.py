@@ -80,6 +80,8 @@ class Run:
     def __str__(self) -> str:
         try:
             return self._summary()
+        except InputError as error:  # the folder is gone, damaged, or of another version
+            return str(error)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             return f"{self.folder}: a run that cannot be summarised ({short_repr(error)})"
 
@@ -121,7 +123,9 @@ class Run:
                 for name in ("return", cost):
                     value = sum(row[name] for row in last) / len(last)
                     cells[f"{name.replace('_', ' ')}, mean of the last {len(last)}"] = f"{value:.4g}"
-        except (InputError, KeyError, TypeError, ValueError, AttributeError):
+        except InputError as error:
+            cells = {"folder": self.folder, "state": error}
+        except (KeyError, TypeError, ValueError, AttributeError):
             cells = {"folder": self.folder, "state": "cannot be read"}
         lines = (
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in cells.items()

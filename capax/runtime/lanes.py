@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from functools import lru_cache, wraps
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +19,13 @@ import numpy as np
 from capax.runtime.signals import Stop, is_closing
 
 SMALL_BYTES = 4096
-"""Answers up to this size are copied to the host at once. Arguments up to this size are stacked anew in every call."""
+"""Answers up to this size are copied to the host at once. Arguments up to this size are stacked again in every call."""
 MAX_CACHED_BYTES = 2**26
 """A larger argument is not kept twice on the device."""
 STOP_TIMEOUT_S = 5.0
 """Seconds that lanes have to end after they are told to stop."""
 T = TypeVar("T")
-F = TypeVar("F", bound=Callable[..., Any])
+P = ParamSpec("P")
 _lane_context = threading.local()
 """Of a lane's thread: `batcher`, `lane` (its number), `label` and `signatures`."""
 _build_lock = threading.Lock()
@@ -50,14 +50,14 @@ class LaneCall(NamedTuple):
         return self.function, self.static, self.signature
 
 
-def batched(function: F) -> F:
+def batched(function: Callable[P, T]) -> Callable[P, T]:
     """Batch the calls that several lanes make of a compiled function. Pass static arguments by name, and only these.
 
     Do not change an argument in place after a call: the same object is expected to hold the same values.
     """
 
     @wraps(function)
-    def wrapper(*arguments: Any, **static: Any) -> Any:
+    def wrapper(*arguments: P.args, **static: P.kwargs) -> T:
         batcher: CallBatcher | None = getattr(_lane_context, "batcher", None)
         if batcher is None:
             return function(*arguments, **static)
@@ -68,7 +68,7 @@ def batched(function: F) -> F:
             signatures.append(cache[position][1])
         return batcher.call(LaneCall(function, tuple(sorted(static.items())), arguments, tuple(signatures)))
 
-    return wrapper  # type: ignore[return-value]
+    return wrapper
 
 
 def signature_of(argument: Any) -> Any:
@@ -77,19 +77,19 @@ def signature_of(argument: Any) -> Any:
     return structure, tuple((leaf.shape, leaf.dtype) if hasattr(leaf, "dtype") else type(leaf) for leaf in leaves)
 
 
-def built_once(function: F) -> F:
+def built_once(function: Callable[P, T]) -> Callable[P, T]:
     """Cache a function that builds compiled functions, so that all lanes share one build.
 
     Calls are batched only if they are calls of the same function object.
     """
-    cached = lru_cache(maxsize=16)(function)
+    cached: Any = lru_cache(maxsize=16)(function)
 
     @wraps(function)
-    def wrapper(*arguments: Any) -> Any:
+    def wrapper(*arguments: P.args, **static: P.kwargs) -> T:
         with _build_lock:
-            return cached(*arguments)
+            return cached(*arguments, **static)
 
-    return wrapper  # type: ignore[return-value]
+    return wrapper
 
 
 def stop_if_requested() -> None:

@@ -1,6 +1,6 @@
 """Memory that a compiled call frees is kept for the next call instead of being returned to the system.
 
-On a CPU every call allocates its memory anew. The C library returns large blocks to the system at once. The system then
+On a CPU every call allocates its memory again. The C library returns large blocks to the system at once. The system then
 clears them page by page each time they are allocated: this takes a fifth of a gradient step from images.
 """
 

@@ -45,7 +45,7 @@ SIGNALS = {
     for name, word in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "the terminal has closed"))
     if hasattr(signal, name)  # Windows has no SIGHUP
 }
-"""What each signal that ends a command is called."""
+"""The signals that end a command, each with the word for it."""
 
 
 class Stop(BaseException):
@@ -61,7 +61,7 @@ class StopRequested(Stop):
 
 
 class SignalWatch:
-    """What one `leaving` has set up, and how far the end of the process has come."""
+    """State of one `leaving`: its handlers, and how far the end of the process has come."""
 
     def __init__(self, advice: Callable[[], str], close_timeout: float, killed: str) -> None:
         self.close_timeout, self._advice = close_timeout, advice
@@ -156,7 +156,7 @@ class SignalWatch:
 
     @property
     def closing(self) -> str:
-        """What closes now; empty if nothing does."""
+        """Names of what closes now; empty if nothing does."""
         return ", ".join([*self._closings.values()])
 
     def _allow(self, seconds: float) -> None:
@@ -310,7 +310,7 @@ def _after_fork() -> None:
 
 
 def _after_fork_in_child() -> None:
-    """What a forked child does first."""
+    """First steps of a forked child."""
     global _active
     watch, _active = _active, None
     if watch is not None:

@@ -49,7 +49,7 @@ class ForgivingStream:
 
 
 def standard_error() -> ForgivingStream:
-    """What `sys.stderr` is at the time of each write; below a live line of rich, what it writes to."""
+    """The `sys.stderr` at the time of each write; below a live line of rich, the stream that the line is written to."""
     return ForgivingStream(lambda: getattr(sys.stderr, "rich_proxied_file", sys.stderr))
 
 

@@ -1,4 +1,4 @@
-"""What changes numbers without a word: switches of JAX, variables that compilers and BLAS read, versions of libraries."""
+"""Switches that change numbers without a word: those of JAX, variables of compilers and BLAS, versions of libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run is made of: the agent and the start policy that follow from its configuration and the user's objects."""
+"""Builds the parts of a run: the agent and the start policy, from its configuration and the user's objects."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class UserObjects(NamedTuple):
 
 
 class Built(NamedTuple):
-    """What the loop needs beside a collector."""
+    """The parts that the loop needs beside a collector."""
 
     agent: Agent[Any]
     starter: Agent[Any] | None

@@ -160,7 +160,7 @@ def _play(
 def _check_film(film: Path, task: str) -> None:
     """Check before the first episode that a film can be drawn and written."""
     if not film.parent.is_dir():
-        raise InputError(f"{film.parent} is no folder: name a film in one that exists.")
+        raise InputError(f"{film.parent} is not a folder: name a film in one that exists.")
     try:
         video.headless(mujoco=find_spec("mujoco") is not None)  # any environment may turn out to be MuJoCo's
     except InputError:

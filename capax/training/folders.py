@@ -82,5 +82,5 @@ class on_disk:
 
 
 def disk_error(run: Run, error: OSError) -> str:
-    """What the disk reported."""
+    """The disk's error in words."""
     return f"{error.filename or run.folder} could not be written: {error.strerror or error}"

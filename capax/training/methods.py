@@ -32,7 +32,7 @@ from capax.training.presets import PRESETS, Preset, as_changes, changed, preset_
 
 
 class Ingredients(NamedTuple):
-    """What an agent is built from."""
+    """Everything that an agent is built from."""
 
     spec: Spec
     """The limit that the agent is held to; infinite for a method that is not constrained."""

@@ -37,7 +37,7 @@ class Monitor:
                 pass
 
     def warnings(self, row: Mapping[str, Any]) -> Iterator[str]:
-        """What is worth telling after an episode."""
+        """Warnings that are due after an episode."""
         if row.get("feasible") in (0.0, False):
             yield self._nothing_feasible()
         if row.get("bad_fits"):
@@ -50,7 +50,7 @@ class Monitor:
             yield from self._too_careful(row)
 
     def _nothing_feasible(self) -> str:
-        """What to do when the model saw no way to keep the limit. It is shown once, so it names no episode."""
+        """Advice for a model that saw no way to keep the limit. It is shown once, so it names no episode."""
         if self._config.cost_limit is None or not self._constrained:
             return "in a whole episode no plan was finite: the model has diverged, so lower learning_rate."
         return (

@@ -40,7 +40,7 @@ class Policy:
     steps: int = 0
     carry: Any = None
     metrics: dict[str, Any] = field(default_factory=dict)
-    """What was planned in the last step: cost, uncertainty, share of feasible candidates."""
+    """The plan of the last step: cost, uncertainty, share of feasible candidates."""
 
     def reset(self) -> None:
         """Forget the plan: a new episode begins."""
@@ -80,8 +80,11 @@ class Policy:
 
     def __repr__(self) -> str:
         config = self.config
-        observation = f"{config.obs_dim} numbers" if config.image is None else f"image {list(config.image)}"
-        return f"Policy({config.task}, {config.method}: {observation} -> {config.action_box.size} actions)"
+        numbers, actions = config.obs_dim, config.action_box.size
+        observation = (
+            f"{numbers} number{'s' * (numbers != 1)}" if config.image is None else f"image {list(config.image)}"
+        )
+        return f"Policy({config.task}, {config.method}: {observation} -> {actions} action{'s' * (actions != 1)})"
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"
@@ -110,6 +113,9 @@ class TablePolicy:
         states, actions = self.table.shape
         return f"TablePolicy({states} states -> {actions} actions)"
 
+    def _repr_html_(self) -> str:
+        return f"<code>{html.escape(repr(self))}</code>"
+
 
 def load(run: str | Path | Run, *, seed: int = 0, kappa: Any = None) -> Policy | TablePolicy:
     """The policy of a run, as it was after its last episode. `kappa` is the run's rule, if it is one of your own."""
@@ -130,7 +136,9 @@ def restore(run: Run, kappa: Any = None) -> tuple[Agent[Any], Any]:
     like = state_like(agent, jr.key(0))
     state = None if like.initial is None else policy_state(run.folder, config, like, _warn)
     if not agent.can_act(state):
-        raise InputError(f"{run.folder} has only random episodes: it has not learned a policy yet, so train on.")
+        raise InputError(
+            f"{run.folder} has only random episodes: it has not learned a policy yet, so resume it with more steps."
+        )
     return agent, state
 
 

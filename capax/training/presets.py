@@ -12,7 +12,7 @@ from capax.core.checks import nearest, short_repr
 from capax.core.contracts import Kind
 from capax.core.errors import InputError
 from capax.core.registry import Registry
-from capax.core.settings import describe
+from capax.core.settings import values_of
 
 
 @dataclass(frozen=True)
@@ -26,14 +26,14 @@ class Preset:
     settings: Mapping[str, Any]
     """Names and values, as for `--set`."""
     image: Mapping[str, Any] | None = None
-    """What replaces `settings` for tasks with images; None: the same."""
+    """Replaces `settings` for tasks with images; None: the same."""
     base: str = "paper"
     """The preset that is changed."""
     methods: tuple[str, ...] | None = None
     """Methods that it changes; others keep their sizes. None: all that have these settings."""
 
     def changes(self, kind: Kind) -> Mapping[str, Any]:
-        """What it changes for a kind of task."""
+        """Settings that it changes for a kind of task."""
         return self.image if kind == "image" and self.image is not None else self.settings
 
 
@@ -67,7 +67,7 @@ def preset_settings(settings: Any, method: str, kind: Kind, preset: str) -> Any:
 
 def setting_names(settings: Any) -> set[str]:
     """Names of settings, and of those in their parts."""
-    return set() if settings is None else {info.name for info in describe(settings)}
+    return set() if settings is None else {*values_of(settings)}
 
 
 def as_changes(changes: Any) -> Mapping[str, Any]:
@@ -116,7 +116,7 @@ def parse_settings(example: Any, saved: Mapping[str, Any]) -> Any:
 
 def setting_of(settings: Any, name: str, default: Any) -> Any:
     """A setting by its name, wherever in the parts it is; `default` if there is none."""
-    return next((info.default for info in describe(settings) if info.name == name), default) if settings else default
+    return values_of(settings).get(name, default) if settings else default
 
 
 def as_table(settings: Any) -> dict[str, Any]:

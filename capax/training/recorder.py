@@ -66,7 +66,7 @@ class Recorder:
             on_episode,
         )
         self._ends: deque[tuple[float, int]] = deque(maxlen=group)
-        """When the last group of episodes ended, and the steps until then."""
+        """Time at which the last group of episodes ended, and the steps until then."""
         self._process = os.getpid()
         self.stopped = False
         """`on_episode` has returned False."""
@@ -107,7 +107,7 @@ class Recorder:
 
     @property
     def at(self) -> Progress:
-        """Where the run stands: after the last episode that was recorded."""
+        """Progress of the run after the last episode that was recorded."""
         return self._at
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ def reconcile(run: Run, saved: Saved) -> None:
 
 
 def is_false(answer: Any) -> bool:
-    """Whether a function of the user's returned False, of Python or numpy. None and 0 are no answer."""
+    """Whether a function of the user's returned False, of Python or numpy. None and 0 do not count as False."""
     return isinstance(answer, bool | np.bool_) and not answer
 
 

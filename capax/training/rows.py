@@ -17,7 +17,7 @@ PLAN_DETAILS = ("cost", "uncertainty", "first_cost", "first_uncertainty", "penal
 
 
 class Violations(NamedTuple):
-    """Violations so far; those of random episodes are no fault of the agent's."""
+    """Violations so far; those of random episodes are not the agent's fault."""
 
     planned: int = 0
     random: int = 0

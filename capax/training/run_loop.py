@@ -46,14 +46,14 @@ class Hooks(NamedTuple):
 
 
 def hooks_of(loggers: Loggers, on_episode: Any) -> Hooks:
-    """What a user chose to follow a run with, checked."""
+    """The user's loggers and function, checked."""
     if on_episode is not None and not callable(on_episode):
         raise InputError(f"on_episode is {short_repr(on_episode)}: give a function of an episode's row.")
     return Hooks(open_loggers(loggers), on_episode)
 
 
 class Session(NamedTuple):
-    """What one session of a run works with."""
+    """Everything that one session of a run works with."""
 
     run: Run
     config: RunConfig
@@ -195,7 +195,7 @@ def _record_stage(
 
 
 def _collector(session: Session, built: Built, recorder: Recorder, group: int, resources: ExitStack) -> Any:
-    """What plays the episodes of this task."""
+    """The collector that plays the episodes of this task."""
     task, config = session.task, session.config
     if isinstance(task, FiniteTask):
         assert config.episode_steps is not None and config.restarts is not None
@@ -224,7 +224,7 @@ def _until_length_known(session: Session, outcomes: Iterable[Outcome]) -> Iterat
 
 
 def _changes_of_machine(config: RunConfig) -> Iterator[str]:
-    """What is different from where the run began."""
+    """Differences from the machine on which the run began."""
     if config.version != __version__:
         yield f"the run was begun with capax {config.version}, this is {__version__}: rows may differ."
     here = cpu_devices.device_kind()
@@ -240,10 +240,9 @@ def _shown(value: Any) -> str:
 
 
 def _how_to_continue(run: Run, config: RunConfig, number: int) -> str:
-    """What is safe, and what to type."""
-    command = f"capax resume {run.folder}"
-    if config.needs_python or config.own_cost:
-        command = f"capax.resume({str(run.folder)!r}, env=...) in Python"
+    """Advice: which episodes are safe, and the command that continues."""
+    objects = "".join(f", {name}=..." for name in config.own_objects)
+    command = f"capax.resume({str(run.folder)!r}{objects}) in Python" if objects else f"capax resume {run.folder}"
     return f"(in episode {number}; all before it is kept, and {command} continues from there)."
 
 

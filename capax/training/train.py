@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -201,12 +201,24 @@ def _same_run(run: Run, config: RunConfig) -> RunConfig:
         changed = [name for name in changed if name != "episode_steps"]
         before = before.with_length(config.episode_steps, config.capacity)
     if changed:
-        old = before.as_dict()
-        named = ", ".join(f"{name} {old[name]!r}" for name in changed)
+        if "preset" in changed:  # the sizes follow from it
+            changed = [name for name in changed if name != "settings"]
+        old, new = before.as_dict(), config.as_dict()
+        named = ", ".join(text for name in changed for text in _differing(name, old[name], new[name]))
         raise InputError(
             f"the run in {run.folder} was begun with other settings ({named}): give these again, or choose another --out."
         )
     return before.with_steps(config.steps)
+
+
+def _differing(name: str, old: Any, new: Any) -> Iterator[str]:
+    """Each value of the run that differs, with its name; of settings only those that differ."""
+    if isinstance(old, dict) and isinstance(new, dict) and name != "env_kwargs":
+        for entry in old:
+            yield from _differing(entry, old[entry], new.get(entry))
+        yield from (f"{entry} by default" for entry in new if entry not in old)
+    elif old != new:
+        yield f"{name} {old!r}"
 
 
 def _continue(

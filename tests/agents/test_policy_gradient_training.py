@@ -1,4 +1,4 @@
-"""What PPO, PPO-Lagrangian and FOCOPS learn in `capax.train`, and which inputs they refuse."""
+"""PPO, PPO-Lagrangian and FOCOPS learn in `capax.train`, and refuse inputs that they cannot use."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from rich.console import Console
 import capax
 from capax.cli.gridworld import FILES, progress
 from capax.cli.main import COMMANDS, main
-from capax.paper.gridworld import PAPER_RESULTS
+from capax.paper.gridworld import PAPER_RESULTS, Settings
 
 SMALL = ["gridworld", "--worlds", "2", "--iterations", "2", "--samples", "50", "--jobs", "1"]
 ROW = ["method", "kappa", "return_mean", "return_sd", "cost_mean", "cost_sd", "violations_mean", "violations_sd",
@@ -269,7 +269,7 @@ def test_a_narrow_terminal_gets_whole_numbers_in_two_tables():
 
     row = {"method": "cap", "kappa": 0.1, "oracle_share": 0.9}
     row |= {f"{what}_{of}": 0.5 for what in ("return", "cost", "violations") for of in ("mean", "sd")}
-    settings = {"worlds": 1, "seed": 0, "slip": "any", "iterations": 30}
+    settings = Settings(worlds=1)
     assert len(text_tables([row], settings, SIDE_BY_SIDE_WIDTH)) == 1
     for table in text_tables([row], settings, 80):
         console = Console(width=80, file=io.StringIO(), record=True)

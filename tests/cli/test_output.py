@@ -1,4 +1,4 @@
-"""What reaches standard output and standard error, and that neither of them ends a run."""
+"""Standard output holds results and standard error progress; neither of them ends a run."""
 
 from __future__ import annotations
 
@@ -139,6 +139,14 @@ def test_a_full_standard_output_is_one_sentence(command):
     done = subprocess.run(code, shell=True, env=environment(), capture_output=True, text=True)
     assert done.returncode == 3
     assert done.stderr == "capax: the output could not be written (No space left on device).\n"
+
+
+@pytest.mark.parametrize("command", ["settings", "tasks"])
+def test_a_reader_that_has_gone_is_no_error(command):
+    with script(f"import sys; sys.argv[1:] = ['{command}']; from capax.cli.main import main; main()") as child:
+        child.stdout.close()
+        assert child.wait(60) == 141
+        assert child.stderr.read() == ""
 
 
 def test_a_full_standard_error_does_not_change_the_exit_code(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 from support.tiny_runs import train_random, train_tiny
 
 import capax
+from capax.core.errors import InputError
 from capax.runs.run import Run
 
 
@@ -123,13 +124,16 @@ def test_the_text_of_a_config_is_escaped(trained, tmp_path):
     assert "<script" not in text and Cells(text).rows["task"] == "<script>alert(1)</script>"
 
 
-@pytest.mark.parametrize("content", [None, "{", '{"task": 1, "method": 2}'])
+@pytest.mark.parametrize("content", [None, "{", '{"task": 1, "method": 2}', '{"task": 1, "method": 2, "format": 1}'])
 def test_a_folder_that_cannot_be_read_is_shown_all_the_same(trained, tmp_path, content):
     run = tmp_path / "run"
     if content is not None:
         shutil.copytree(trained, run)
         (run / "config.json").write_text(content)
-    assert Cells(Run(run)._repr_html_()).rows == {"folder": str(run), "state": "cannot be read"}
+    with pytest.raises(InputError) as refusal:
+        _ = Run(run).config
+    assert str(Run(run)) == str(refusal.value)
+    assert Cells(Run(run)._repr_html_()).rows == {"folder": str(run), "state": str(refusal.value)}
 
 
 @pytest.mark.parametrize("row", ['{"episode": 0}', '{"return": "x", "cost": [], "violation": 1, "steps": {}}'])
@@ -146,11 +150,13 @@ def test_a_run_with_odd_rows_is_shown_all_the_same(trained, tmp_path, row):
 def test_a_policy_says_what_it_maps_to_what(trained, tmp_path):
     policy = capax.load(trained)
     task = Run(trained).config.task
-    assert repr(policy) == f"Policy({task}, cap: 2 numbers -> 1 actions)"
+    assert repr(policy) == f"Policy({task}, cap: 2 numbers -> 1 action)"
     assert policy._repr_html_() == f"<code>{html.escape(repr(policy))}</code>" and "->" not in policy._repr_html_()
 
 
 def test_a_policy_of_a_finite_world_says_its_size(tmp_path):
     run = capax.train("capax/Gridworld-v0", steps=12, episode_steps=4, out=tmp_path / "run", method="random")
     states, actions = run.config.states, run.config.actions
-    assert repr(capax.load(run)) == f"TablePolicy({states} states -> {actions} actions)"
+    policy = capax.load(run)
+    assert repr(policy) == f"TablePolicy({states} states -> {actions} actions)"
+    assert policy._repr_html_() == f"<code>{html.escape(repr(policy))}</code>"

@@ -247,6 +247,7 @@ def test_a_folder_with_a_run_names_resume_before_force(tmp_path, refusal, capsys
     main([*RANDOM, *out])
     message = refusal(*RANDOM, *out)
     assert "already holds" in message and message.index("--resume") < message.index("--force")
+    assert message.index("resume=True") < message.index("force=True")  # the same words for Python
     assert "contradict" in refusal(*RANDOM, *out, "--force", "--resume")
     capsys.readouterr()
     main([*RANDOM, *out, "--resume"])

@@ -14,10 +14,25 @@ from capax.agents.pets import PetsSettings
 from capax.agents.planet import PlanetSettings
 from capax.agents.policy_gradient.settings import PolicyGradientSettings
 from capax.core.errors import InputError
-from capax.core.settings import Above, Between, Check, Flag, OneOf, Share, Whole, checks_of, describe, meanings, settle
+from capax.core.settings import (
+    Above,
+    Between,
+    Check,
+    Flag,
+    OneOf,
+    Share,
+    Whole,
+    checks_of,
+    describe,
+    meanings,
+    settle,
+    values_of,
+)
 from capax.kappa.damped import Damped
 from capax.kappa.fixed import Fixed
 from capax.kappa.rules import RULES
+from capax.training.methods import settings_of
+from capax.training.presets import setting_of
 
 NAN, INF = math.nan, math.inf
 HUGE = pytest.param(10**400, id="10^400")
@@ -128,6 +143,18 @@ class Outer:
 
     def __post_init__(self) -> None:
         settle(self)
+
+
+def test_values_are_those_that_describe_shows():
+    for settings in (Outer(size=3), PetsSettings(), PlanetSettings(), PolicyGradientSettings()):
+        assert list(values_of(settings).items()) == [(info.name, info.default) for info in describe(settings)]
+
+
+def test_no_run_parses_source(monkeypatch):
+    # Python 3.11 may fail in ast.parse where several threads call it at once, and lanes are threads
+    monkeypatch.setattr("capax.core.settings.meanings", lambda cls: pytest.fail("source was parsed"))
+    settings = settings_of("cap", "vector", "fast", {"horizon": 3})
+    assert setting_of(settings, "horizon", 0) == 3 and setting_of(settings, "no such setting", 0) == 0
 
 
 def test_settle_keeps_plain_values():

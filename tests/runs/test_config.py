@@ -228,9 +228,10 @@ def test_a_setting_is_found_in_the_parts_of_the_method():
 
 
 def test_what_only_python_can_hand_over():
-    plain = replace(VECTOR, made_by="id", own_kappa=False)
-    assert VECTOR.needs_python and not plain.needs_python
-    assert replace(plain, own_kappa=True).needs_python and replace(plain, made_by="function").needs_python
+    plain = replace(VECTOR, made_by="id", own_cost=False, own_kappa=False)
+    assert plain.own_objects == ()
+    assert replace(plain, made_by="function").own_objects == ("env",)
+    assert replace(plain, own_cost=True, own_kappa=True).own_objects == ("cost", "kappa")
 
 
 def test_differences_are_those_that_must_not_be():

@@ -1,4 +1,4 @@
-"""What changes numbers without a word is recorded with a run, and compared when it continues."""
+"""Switches that change numbers without a word are recorded with a run, and compared when it continues."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_environments_that_differ_are_refused(tmp_path):
 
 def test_a_policy_that_was_never_improved_is_none(tmp_path):
     run = train_group(tmp_path, steps=18)
-    with pytest.raises(InputError, match="has not learned a policy yet, so train on"):
+    with pytest.raises(InputError, match="has not learned a policy yet, so resume it"):
         capax.load(run)
     policy = capax.load(capax.resume(run, env=drift, steps=36))
     policy.reset()

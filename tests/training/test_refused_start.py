@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.small_settings import TINY_VECTOR
 from support.tiny_runs import counting, train_tiny
 from support.toy_envs import Toy, replying
 
@@ -69,21 +70,36 @@ def test_a_folder_that_existed_stays_with_what_is_in_it(name, tmp_path):
     assert len(run.episodes) == 3
 
 
-def test_a_run_that_took_a_step_keeps_its_folder(tmp_path):
-    def break_in_step_2(toy: Toy) -> None:
-        if toy.count == 1:
-            break_down(toy)
+def break_in_step_2(toy: Toy) -> None:
+    if toy.count == 1:
+        break_down(toy)
 
+
+def test_a_run_that_took_a_step_keeps_its_folder(tmp_path):
     with pytest.raises(EnvironmentFailed, match=r"capax\.resume\(.*\) in Python continues from there\)\.$"):
         train_tiny(tmp_path / "run", counting(on_step=break_in_step_2))
     assert [(row["episode"], row["cost"]) for row in Run(tmp_path / "run").interrupted] == [(0, 10.0)]
 
 
+def test_the_advice_to_resume_names_the_objects_that_are_needed_again(tmp_path):
+    def free(*_: object) -> float:
+        return 0.0
+
+    with pytest.raises(EnvironmentFailed, match=r"run', env=\.\.\., cost=\.\.\.\) in"):
+        train_tiny(tmp_path / "run", counting(on_step=break_in_step_2), cost=free)
+
+
 def test_a_refused_continuation_changes_nothing(tmp_path):
     run = train_tiny(tmp_path / "run")
     files = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file() and path.name != ".lock"}
-    for options in (dict(seed=1), dict(kappa="adam"), dict(preset="paper")):
-        with pytest.raises(InputError, match="begun with other settings"):
+    changes: dict[str, dict[str, Any]] = {
+        "seed 0": dict(seed=1),
+        "kappa 'conformal'": dict(kappa="adam"),
+        "preset 'fast'": dict(preset="paper"),  # of its many sizes none is listed
+        "gain by default, horizon 2": dict(settings={**TINY_VECTOR, "horizon": 3, "gain": 0.2}),
+    }
+    for words, options in changes.items():
+        with pytest.raises(InputError, match=rf"begun with other settings \({words}\): give these again"):
             train_tiny(tmp_path / "run", resume=True, **options)
     with pytest.raises(InputError, match="already holds"):
         train_tiny(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""What a user leaves open gets a default, and what a user chooses reaches the environment, the method and the rule for κ."""
+"""Open arguments get a default, and chosen ones reach the environment, the method and the rule for κ."""
 
 from __future__ import annotations
 
@@ -46,6 +46,15 @@ def test_the_default_preset_is_fast_without_a_gpu(tmp_path, monkeypatch):
     assert config.preset == "fast" and config.settings["cem"]["population"] == 64
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     assert default_preset() == "paper"
+
+
+def test_a_run_that_continues_keeps_its_preset_where_another_is_the_default(tmp_path, monkeypatch):
+    options = dict(method="random", settings={"start_steps": 4})
+    train_tiny(tmp_path, **options)
+    monkeypatch.setattr("capax.training.request.default_preset", lambda: "paper")
+    run = train_tiny(tmp_path, steps=20, resume=True, **options)
+    assert run.config.preset == "fast" and run.episodes[-1]["steps"] == 20
+    assert capax.resume(run, steps=24, env=counting()).config.preset == "fast"
 
 
 @pytest.mark.parametrize(("env", "options", "folder"), [

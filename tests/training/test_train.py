@@ -251,7 +251,7 @@ def test_tasks_are_listed_as_json(capsys):
 
 def test_tasks_are_listed_as_text(capsys):
     main(["tasks"])
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "Integrator" in line)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("capax/Integrator-v0"))
     assert line.split() == ["capax/Integrator-v0", "25", "undiscounted", "50"]
 
 

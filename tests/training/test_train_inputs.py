@@ -219,7 +219,9 @@ def test_a_used_folder_is_refused_unless_forced(tmp_path):
     train_tiny(tmp_path, method="random")
     (tmp_path / "notes.txt").write_text("mine")
     before = (tmp_path / "episodes.jsonl").read_text()
-    with pytest.raises(InputError, match=r"already holds config\.json, episodes\.jsonl: add --resume to continue it"):
+    with pytest.raises(
+        InputError, match=r"already holds config\.json, episodes\.jsonl: add --resume \(resume=True\) to"
+    ):
         train_tiny(tmp_path, method="random", steps=4)
     assert (tmp_path / "episodes.jsonl").read_text() == before
     forced = train_tiny(tmp_path, method="random", steps=4, force=True)

@@ -43,7 +43,7 @@ class PolicyGradientState(NamedTuple):
     rule: Any
     """State of the multiplier's rule; its `kappa` is the multiplier."""
     improvements: int = 0
-    """How often the policy was improved."""
+    """Number of improvements so far."""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ PIECE_SIZE = 256
 
 
 class Batch(NamedTuple):
-    """What an improvement is computed from, N steps with the padding."""
+    """Inputs of an improvement, N steps with the padding."""
 
     observations: Any
     """Inputs of the networks, each stored once; `obs_index` counts them."""
@@ -36,9 +36,9 @@ class Batch(NamedTuple):
     cost_advantage: Any
     """Of the cost, normalised, `[N]`."""
     value_target: Any
-    """What the value of the reward is fitted to, `[N]`."""
+    """Targets of the value of the reward, `[N]`."""
     cost_value_target: Any
-    """What the value of the cost is fitted to, `[N]`."""
+    """Targets of the value of the cost, `[N]`."""
 
 
 def prepare_batch(

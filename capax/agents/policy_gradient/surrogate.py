@@ -12,7 +12,7 @@ from capax.agents.policy_gradient.settings import PolicyGradientSettings
 
 
 class Sample(NamedTuple):
-    """What a surrogate is computed from, at B steps."""
+    """Inputs of a surrogate, at B steps."""
 
     ratio: Float[Array, " B"]
     """π_new(a|s) / π_old(a|s)."""

@@ -96,7 +96,7 @@ def padded_size(size: int) -> int:
 
 
 def unsupported_reason(states: int, actions: int, hidden: int, layers: int, dtype: Any) -> str:
-    """Why the kernel cannot run an ensemble of these sizes. Empty if it can."""
+    """The reason why the kernel cannot run an ensemble of these sizes. Empty if it can."""
     shape = Shape.of(states, actions, hidden, layers)
     if jnp.dtype(dtype) != jnp.bfloat16:
         return f"computes bfloat16 products, where the setting is {jnp.dtype(dtype)}"
