@@ -31,8 +31,8 @@ MAX_COUNTED_CANDIDATES = 4096
 
 SCALES = (1.0, 0.5, 0.25, 0.1)
 """Shares of the spread at which candidates are drawn where the limit is a budget."""
-STRETCHES = 4
-"""A candidate that changes a stretch of the present plan changes 1/STRETCHES of its steps."""
+GROWTH = 1.12
+"""Factor by which a change of the plan is kept longer than the one before it."""
 FOLLOWED_SHARES = (1.0, 0.5, 0.25, 0.1, 0.0)
 """Shares of the horizon for which a candidate follows the present plan before it does nothing."""
 
@@ -231,14 +231,21 @@ def plan(
 def at_several_scales(noise: Float[Array, "N H A"]) -> Float[Array, "N H A"]:
     """The noise of candidates, of which some stay near the mean: where actions cost, much noise costs too much.
 
-    Every other candidate differs from the mean in a stretch of steps alone, which moves on from candidate to candidate.
+    A change of a later action is kept for longer. So a long plan is searched with few numbers, and noise that cancels
+    itself costs little.
     """
-    number, step = jnp.arange(len(noise)), jnp.arange(noise.shape[1])
-    scale = jnp.asarray(SCALES)[number // 2 % len(SCALES)]
-    stretch = max(1, noise.shape[1] // STRETCHES)
-    begin = number // (2 * len(SCALES)) * stretch % noise.shape[1]
-    inside = ((step - begin[:, None]) % noise.shape[1] < stretch) | (number % 2 == 0)[:, None]
-    return noise * (scale[:, None] * inside)[..., None]
+    scale = jnp.asarray(SCALES)[jnp.arange(len(noise)) % len(SCALES)]
+    return noise[:, held_longer(noise.shape[1])] * scale[:, None, None]
+
+
+def held_longer(steps: int) -> Int[np.ndarray, " H"]:
+    """For each step of a plan, the number of the change that it follows: one for each of the first steps, then fewer."""
+    lengths: list[int] = []
+    number = 0
+    while sum(lengths) < steps:
+        lengths.append(int(GROWTH**number))
+        number += 1
+    return np.repeat(np.arange(number), lengths)[:steps]
 
 
 def quieter_plans(mean: Float[Array, "H A"], rest: Float[Array, " A"]) -> Float[Array, "5 H A"]:

@@ -51,16 +51,17 @@ class Scores(NamedTuple):
 
 
 def step_weights(horizon: int, steps_left: Any) -> tuple[Float[Array, "2 H"], Float[Array, " H"]]:
-    """Weights of a plan's costs, which sum to 1, and of its rewards: 1 up to the episode's end.
+    """Weights of a plan's costs, which sum to 1, and of its rewards.
 
     Each of the steps after the horizon is charged the mean of the plan's last quarter, or of the whole plan. The lower of
-    the two counts: later plans can stop what this one does at its end, and predictions at its end are the worst.
+    the two counts: later plans can stop what this one does at its end, and predictions at its end are the worst. The
+    rewards of the last quarter count for as many steps again as the plan has, if the episode lasts that long.
     """
     place, tail = jnp.arange(horizon), max(1, horizon // TAIL_SHARE)
-    inside = (place < steps_left).astype(jnp.float32)
+    inside, last = (place < steps_left).astype(jnp.float32), (place >= horizon - tail) / tail
     beyond = jnp.maximum(steps_left - horizon, 0.0)
-    after = jnp.stack([jnp.where(place >= horizon - tail, beyond / tail, 0.0), jnp.full(horizon, beyond / horizon)])
-    return (inside + after) / steps_left, inside
+    after = jnp.stack([last * beyond, jnp.full(horizon, beyond / horizon)])
+    return (inside + after) / steps_left, inside + last * jnp.minimum(beyond, horizon)
 
 
 def charged(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any) -> Float[Array, "N P H"]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import jax
@@ -27,14 +27,18 @@ class Preset:
     """Names and values, as for `--set`."""
     image: Mapping[str, Any] | None = None
     """Replaces `settings` for tasks with images; None: the same."""
+    budget: Mapping[str, Any] = field(default_factory=dict)
+    """What differs in addition under an undiscounted limit, for tasks with vectors."""
     base: str = "paper"
     """The preset that is changed."""
     methods: tuple[str, ...] | None = None
     """Methods that it changes; others keep their sizes. None: all that have these settings."""
 
-    def changes(self, kind: Kind) -> Mapping[str, Any]:
-        """Settings that it changes for a kind of task."""
-        return self.image if kind == "image" and self.image is not None else self.settings
+    def changes(self, kind: Kind, budget: bool = False) -> Mapping[str, Any]:
+        """Settings that it changes for a kind of task; `budget`: under an undiscounted limit."""
+        if kind == "image":
+            return self.settings if self.image is None else self.image
+        return {**self.settings, **self.budget} if budget else self.settings
 
 
 FAST: dict[str, Any] = dict(
@@ -45,7 +49,10 @@ FAST_IMAGE: dict[str, Any] = dict(
     deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=6, updates=60, learning_rate=3e-3, horizon=10, iterations=4,
     population=100, elites=12, colour=0.5, keep=0.3, execute="best", start_steps=500,
 )  # fmt: skip
-PRESETS: Registry[Preset] = Registry("preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE)})
+FAST_BUDGET: dict[str, Any] = dict(hidden=128, horizon=40, execute="mean")
+PRESETS: Registry[Preset] = Registry(
+    "preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE, FAST_BUDGET)}
+)
 """`paper`: the hyper-parameter table and the published code, for a GPU. `fast`: the same algorithm with about a hundredth of
 the model evaluations per plan."""
 
@@ -55,12 +62,12 @@ def default_preset() -> str:
     return "paper" if jax.default_backend() == "gpu" else "fast"
 
 
-def preset_settings(settings: Any, method: str, kind: Kind, preset: str) -> Any:
-    """A method's settings, changed as a preset says."""
+def preset_settings(settings: Any, method: str, kind: Kind, preset: str, budget: bool = False) -> Any:
+    """A method's settings, changed as a preset says; `budget`: for an undiscounted limit."""
     chosen = PRESETS.find(preset)
     if preset != "paper":
-        settings = preset_settings(settings, method, kind, chosen.base)
-    own = chosen.changes(kind)
+        settings = preset_settings(settings, method, kind, chosen.base, budget)
+    own = chosen.changes(kind, budget)
     applies = {*own} <= setting_names(settings) if chosen.methods is None else method in chosen.methods
     return changed(settings, own) if settings is not None and applies else settings
 

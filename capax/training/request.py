@@ -134,14 +134,14 @@ def _of_env(
 ) -> dict[str, Any]:
     """The fields of the configuration that follow from an environment."""
     preset = request.preset or (None if before is None else before.preset) or default_preset()
-    settings, rule = _settings(request, task.kind, method, kappa, rate, preset)
+    discounted = bool(task.discounted if request.discounted is None else request.discounted)
+    settings, rule = _settings(request, task.kind, method, kappa, rate, preset, budget=not discounted)
     limit = check_limit(task.cost_limit if request.cost_limit is None else request.cost_limit)
     if limit is None and method.constrained:
         raise InputError(
             f"{task.name} is not registered with a cost limit: give one with --cost-limit (cost_limit=), the cost that an "
             "episode may have."
         )
-    discounted = bool(task.discounted if request.discounted is None else request.discounted)
     gamma = setting_of(settings, "gamma", DEFAULT_GAMMA)
     length = task.episode_steps
     if length is None and before is not None:
@@ -188,12 +188,12 @@ def capacity_of(settings: Any, steps: Any, length: int | None) -> int:
 
 
 def _settings(
-    request: Request, kind: Kind, method: Method, kappa: str | float | None, rate: float, preset: str
+    request: Request, kind: Kind, method: Method, kappa: str | float | None, rate: float, preset: str, *, budget: bool
 ) -> tuple[Any, dict[str, Any]]:
     """The method's settings, and the parameters of the rule that differ from its defaults."""
     parameters, rule = _rule_of(request, kind, kappa, rate)
     rest = {name: value for name, value in as_changes(request.settings).items() if name not in parameters}
-    settings = preset_settings(method.settings[kind], method.name, kind, preset)
+    settings = preset_settings(method.settings[kind], method.name, kind, preset, budget)
     return changed(settings, rest, parameters), rule
 
 

@@ -29,7 +29,7 @@ def test_the_last_quarter_stands_for_the_steps_after_the_horizon():
     # 8 steps ahead of 20: the last two stand for the other 12, 6 each, or all eight do, 1.5 each
     costs, rewards = step_weights(8, 20.0)
     np.testing.assert_allclose(costs * 20.0, [[1, 1, 1, 1, 1, 1, 7, 7], [2.5] * 8], rtol=1e-6)
-    np.testing.assert_array_equal(rewards, np.ones(8))
+    np.testing.assert_allclose(rewards, [1, 1, 1, 1, 1, 1, 5, 5])  # for 8 of the 12
 
 
 def test_steps_after_the_end_of_the_episode_do_not_count():
@@ -66,6 +66,7 @@ def test_dying_saves_no_cost(budget):
 def test_a_dead_plan_earns_nothing_more():
     model = imagined([[0.0] * 4] * 2, reward=1.0, alive=[[1, 1, 0, 0], [1, 1, 1, 1]])
     assert score(model, steps_left=4.0).earned == pytest.approx([2.0, 4.0])
+    assert score(model, steps_left=6.0).earned == pytest.approx([2.0, 6.0])  # the last step counts three times
 
 
 def test_a_termination_may_cost_what_the_user_says():
