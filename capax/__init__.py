@@ -1,5 +1,14 @@
 """capax: model-based safe reinforcement learning with a conservative and adaptive penalty."""
 
+import os
+import sys
+
+if sys.argv[:1] == ["-m"] and "capax" in sys.orig_argv[-len(sys.argv)] and sys.path[0] == os.getcwd():
+    # `python -m capax`: Python put the current folder first, where a file may have the name of any library
+    _here = sys.path.pop(0)
+    if not any(finder.find_spec("capax", None) for finder in sys.meta_path):
+        sys.path.append(_here)  # capax itself is there, and not installed
+
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

@@ -1,4 +1,4 @@
-"""`python -m capax` is the command `capax`."""
+"""`python -m capax` is the command `capax`. The package itself takes the current folder off the path before."""
 
 from capax.cli.main import main
 

@@ -10,6 +10,7 @@ import pytest
 import scipy.linalg  # noqa: F401  its BLAS must be there to be limited
 from threadpoolctl import threadpool_limits
 
+from capax.runs import trusted
 from capax.runtime import cpu_devices
 
 cpu_devices.claim()  # before a test module computes anything
@@ -20,6 +21,12 @@ def one_blas_thread() -> Iterator[None]:
     """Matrices are small here, and the workers of pytest-xdist already use the cores."""
     with threadpool_limits(1, user_api="blas"):
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def own_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What tests name is not remembered for the user who runs them, also not by processes that tests start."""
+    os.environ[trusted.VARIABLE] = str(tmp_path_factory.mktemp("trusted") / "trusted.json")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -21,6 +21,7 @@ from capax.cli.train import Train
 from capax.core.checks import failure_text
 from capax.core.errors import STOPS, EnvironmentFailed
 from capax.core.version import __version__
+from capax.runtime.modules import current_folder_offered
 from capax.runtime.signals import SIGNALS, StopRequested
 from capax.runtime.streams import forgiving_standard_error
 
@@ -93,7 +94,8 @@ def run(arguments: list[str]) -> None:
 def run_command(command: Any) -> None:
     """Run a parsed command. Code of the user's that calls `sys.exit` must not end it without a word."""
     try:
-        command.run()
+        with current_folder_offered():
+            command.run()
     except SystemExit as error:
         if isinstance(error.__context__, BrokenPipeError):  # rich's answer to a reader that has gone
             raise error.__context__ from None

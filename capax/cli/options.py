@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
 
-from capax.core.checks import error_text, number, short_repr
-from capax.core.errors import EnvironmentFailed, InputError
+from capax.core.checks import number, short_repr
+from capax.core.errors import InputError
 from capax.runs.run import Run
 from capax.runtime.signals import leaving
 
@@ -57,6 +54,11 @@ def assignment(text: str, option: str = "--set", example: str = "population=200"
         return name.replace("-", "_"), value
 
 
+def env_arguments(texts: Iterable[str]) -> dict[str, Any]:
+    """The values of --env-kwargs."""
+    return dict(assignment(text, "--env-kwargs", "frame_skip=2") for text in texts)
+
+
 def parse_lanes(text: str) -> Any:
     """A number of lanes, or the values of an option that differs between them."""
     name, equals, values = text.partition("=")
@@ -68,33 +70,6 @@ def parse_lanes(text: str) -> Any:
         return int(text)
     except ValueError:
         raise InputError(f"--lanes is {text}: give a number, or values as in kappa=0.1,1,10.") from None
-
-
-def import_function(text: str | None, option: str = "--cost") -> Callable[..., Any] | None:
-    """The function that MODULE:FUNCTION names, in the current folder or installed."""
-    if text is None:
-        return None
-    module, colon, name = text.partition(":")
-    if not colon or not module or not name:
-        raise InputError(f"{option} is {short_repr(text)}: write MODULE:FUNCTION, as in my_costs:speed.")
-    find_modules_here()
-    try:
-        function = getattr(importlib.import_module(module), name, None)
-    except (ImportError, ValueError, TypeError) as error:
-        raise InputError(
-            f"the module of {option} {text} cannot be imported, {error_text(error)}: install it."
-        ) from error
-    except Exception as error:
-        raise EnvironmentFailed(f"the module of {option} {text} raised {error_text(error)}: fix it.") from error
-    if not callable(function):
-        raise InputError(f"{option} is {text}, but {module} has no function {name}: name one of its functions.")
-    return function
-
-
-def find_modules_here() -> None:
-    """Find modules of the current folder, after all others."""
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
 
 
 def use_device(device: str | None) -> None:

@@ -13,8 +13,7 @@ from capax.cli.options import (
     Count,
     Device,
     RunFolder,
-    find_modules_here,
-    import_function,
+    env_arguments,
     is_complete,
     leaving_run,
     seconds_of,
@@ -36,8 +35,12 @@ class Resume:
     """A folder that capax train has written."""
     steps: Count | None = None
     """Environment steps in all, those that are done included; None: as many as the run was to have."""
+    env: str | None = None
+    """The environment, as module:Id; None: the run's own, if you have named its module before."""
+    env_kwargs: tuple[str, ...] | None = None
+    """Arguments of the environment's constructor, as NAME=VALUE; None: the run's own, if you have given them before."""
     cost: str | None = None
-    """The cost function that the run was trained with, as MODULE:FUNCTION."""
+    """The cost function, as MODULE:FUNCTION; None: the run's own, if you have named it before."""
     logger: tuple[str, ...] | None = None
     """Loggers in addition to episodes.jsonl, as for capax train."""
     close_timeout: float = CLOSE_TIMEOUT_S
@@ -48,7 +51,6 @@ class Resume:
     def run(self) -> None:
         seconds_of(self.close_timeout)
         use_device(self.device)
-        find_modules_here()
         if (self.folder / PARTIAL_FILE).exists() and not (self.folder / CONFIG).exists():
             raise InputError(
                 f"{self.folder} holds an experiment of capax gridworld: give that command again, with --resume."
@@ -57,7 +59,14 @@ class Resume:
 
         with leaving_run(self.folder, self.close_timeout), forgiving_standard_output():
             done = is_complete(self.folder, self.steps)
-            run = resume(self.folder, steps=self.steps, cost=import_function(self.cost), loggers=self.logger)
+            run = resume(
+                self.folder,
+                steps=self.steps,
+                env=self.env,
+                env_kwargs=None if self.env_kwargs is None else env_arguments(self.env_kwargs),
+                cost=self.cost,
+                loggers=self.logger,
+            )
         print(f"already complete: {run}" if done else run)
 
 
@@ -71,8 +80,12 @@ class Evaluate:
     """Episodes to play."""
     seed: int = 0
     """Decides which ones; they differ from those of a training with the same seed."""
+    env: str | None = None
+    """The environment, as module:Id; None: the run's own, if you have named its module before."""
+    env_kwargs: tuple[str, ...] | None = None
+    """Arguments of the environment's constructor, as NAME=VALUE; None: the run's own, if you have given them before."""
     cost: str | None = None
-    """The cost function that the run was trained with, as MODULE:FUNCTION."""
+    """The cost function, as MODULE:FUNCTION; None: the run's own, if you have named it before."""
     video: bool = False
     """Write a film of the first episode, RUN/video.mp4."""
     json: bool = False
@@ -90,7 +103,6 @@ class Evaluate:
         film = self.folder / "video.mp4" if self.video else None
         with only_json(self.json) as write, leave:
             use_device(self.device)
-            find_modules_here()
             from capax.training.evaluate import evaluate
 
             cost_name = Run(self.folder).config.cost_name
@@ -105,7 +117,9 @@ class Evaluate:
                 self.folder,
                 episodes=self.episodes,
                 seed=self.seed,
-                cost=import_function(self.cost),
+                env=self.env,
+                env_kwargs=None if self.env_kwargs is None else env_arguments(self.env_kwargs),
+                cost=self.cost,
                 film=film,
                 on_episode=show,
             )

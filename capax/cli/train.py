@@ -13,8 +13,7 @@ from capax.cli.options import (
     Count,
     Device,
     assignment,
-    find_modules_here,
-    import_function,
+    env_arguments,
     is_complete,
     leaving_run,
     parse_lanes,
@@ -91,7 +90,6 @@ class Train:
             raise InputError("--out is empty: name a folder for the run, or omit --out.")
         seconds_of(self.close_timeout)
         use_device(self.device)
-        find_modules_here()
         # these take a while to import, and a misspelt option is refused before
         from capax.training.lane_runs import train_lanes
         from capax.training.request import Request
@@ -106,14 +104,14 @@ class Train:
             violation_rate=self.violation_rate,
             cost_limit=self.cost_limit,
             discounted=self.discounted if self.discounted or self.undiscounted else None,
-            cost=import_function(self.cost),
+            cost=self.cost,
             allow_negative_costs=self.allow_negative_costs,
             initial_data=self.initial_data,
             episode_steps=self.episode_steps,
             seed=self.seed,
             preset=self.preset,
             settings=dict(assignment(text) for text in self.set),
-            env_kwargs=dict(assignment(text, "--env-kwargs", "frame_skip=2") for text in self.env_kwargs),
+            env_kwargs=env_arguments(self.env_kwargs),
             loggers=self.logger,
             force=self.force,
             resume=self.resume,

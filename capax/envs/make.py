@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import gymnasium as gym
@@ -13,8 +13,12 @@ import gymnasium as gym
 from capax.core.checks import error_text, failure_text, nearest, one_line, short_repr
 from capax.core.errors import EnvironmentFailed, InputError
 from capax.envs.task import Cost, GymTask, close_env, episode_length, part_of, time_limits
+from capax.runtime.modules import import_named, safe_children
 from capax.runtime.processes import contained
 from capax.runtime.signals import after_user_code
+
+OURS = ("capax.", "gymnasium.")
+"""Where the code of the registered environments is that is not the user's."""
 
 
 def make(
@@ -47,7 +51,8 @@ def make(
     unlimited = dataclasses.replace(spec, max_episode_steps=None, kwargs=arguments)
     render: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
     try:
-        gym_env = contained(lambda: gym.make(unlimited, disable_env_checker=True, **render))
+        with safe_children() if str(spec.entry_point).startswith(OURS) else nullcontext():  # MuJoCo's window library
+            gym_env = contained(lambda: gym.make(unlimited, disable_env_checker=True, **render))
     except (InputError, EnvironmentFailed):
         raise
     except (ImportError, gym.error.Error) as error:
@@ -106,7 +111,7 @@ def registered_spec(env: str) -> Any:
     module, colon, name = env.rpartition(":")
     if colon:
         try:
-            contained(importlib.import_module, module)
+            contained(import_named, module)
         except (ImportError, ValueError, TypeError) as error:
             raise InputError(
                 f"The module {short_repr(module)} of {short_repr(env)} cannot be imported, {error_text(error)}: install it."

@@ -105,7 +105,12 @@ def _can_draw(backend: str) -> bool:
     quiet = subprocess.DEVNULL
     try:
         probe = subprocess.run(
-            [sys.executable, "-c", PROBE, backend], env=environment, stdin=quiet, stdout=quiet, stderr=quiet, timeout=60
+            [sys.executable, "-P", "-c", PROBE, backend],
+            env=environment,
+            stdin=quiet,
+            stdout=quiet,
+            stderr=quiet,
+            timeout=60,
         )
     except subprocess.TimeoutExpired:
         return False

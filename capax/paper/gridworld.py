@@ -25,6 +25,7 @@ from capax.core.types import Spec
 from capax.kappa.fixed import Fixed
 from capax.kappa.pi import PI
 from capax.runtime.blas_threads import one_blas_thread
+from capax.runtime.modules import safe_children
 from capax.runtime.processes import end_with_parent
 from capax.tabular.cmdp import evaluate
 from capax.tabular.gridworld import SLIPS, World, gridworld
@@ -132,14 +133,17 @@ def _run_in_processes(settings: Settings, numbers: Sequence[int]) -> Iterator[Wo
     if settings.jobs == 1:
         yield from map(run_number, numbers)
         return
-    # spawned, because JAX does not survive a fork
-    pool = ProcessPoolExecutor(
-        min(settings.jobs, len(numbers)),
-        mp_context=get_context("spawn"),
-        initializer=_leave_signals_to_parent,
-    )
+    with safe_children():  # no module of the current folder
+        # spawned, because JAX does not survive a fork
+        pool = ProcessPoolExecutor(
+            min(settings.jobs, len(numbers)),
+            mp_context=get_context("spawn"),
+            initializer=_leave_signals_to_parent,
+        )
     try:
-        yield from pool.map(run_number, numbers)
+        with safe_children():
+            results = pool.map(run_number, numbers)
+        yield from results
     except BrokenProcessPool:
         raise TrainingFailed(
             "a process of --jobs was killed, maybe for lack of memory: give fewer --jobs, and --resume if there is an --out."

@@ -15,6 +15,7 @@ from rich.table import Table
 
 from capax.agents.finite_worlds import LIMIT
 from capax.paper.gridworld import PAPER_RESULTS, Settings
+from capax.reporting.style import own_style
 
 METHOD_COLOURS = {
     ("oracle", None): "#222222",
@@ -93,6 +94,7 @@ def _paper_cells(row: Mapping[str, Any]) -> list[str]:
     return [f"{paper[2 * i]:.{d}f} ± {paper[2 * i + 1]:.{d}f}" for i, d in enumerate(DIGITS)]
 
 
+@own_style()
 def draw_curves(rows: Sequence[Mapping[str, Any]], caption: str) -> bytes:
     """The PNG `figure.png`: return, cost, cumulative violations and κ over iterations, mean and sd over worlds."""
     series: dict[tuple[str, Any], dict[int, list[Mapping[str, Any]]]] = {}
@@ -136,6 +138,7 @@ def draw_curves(rows: Sequence[Mapping[str, Any]], caption: str) -> bytes:
     return _to_png(figure)
 
 
+@own_style()
 def draw_world(world: Mapping[str, Any]) -> bytes:
     """The PNG `world.png`: costs and rewards of one world, and the last policy of up to four methods."""
     size, entries = world["size"], _compared_policies(world["policies"])

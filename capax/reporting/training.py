@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from capax.reporting.style import own_style, plain
 from capax.runs.run import Run
 
 matplotlib.use("Agg")
@@ -18,6 +19,7 @@ MAX_LINEAR_LIMITS = 30.0
 COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
 
 
+@own_style()
 def draw_curves(runs: list[Run]) -> bytes:
     """Draw return, cost and κ of runs as a PNG.
 
@@ -36,7 +38,7 @@ def draw_curves(runs: list[Run]) -> bytes:
         colour = colours.setdefault(name, COLOURS[len(colours) % len(COLOURS)])
         cost_key = config.cost_name
         x = [row["steps"] / 1000 for row in rows]
-        style: dict[str, Any] = {"color": colour, "lw": 1.3, "label": name if first_of_method else None}
+        style: dict[str, Any] = {"color": colour, "lw": 1.3, "label": plain(name) if first_of_method else None}
         return_key = "discounted_return" if config.kind == "image" else "return"  # as in the paper's tables
         axes[0].plot(x, [row[return_key] for row in rows], **style)
         axes[1].plot(x, [row[cost_key] for row in rows], **style)
@@ -73,7 +75,7 @@ def draw_curves(runs: list[Run]) -> bytes:
         axes[1].set_ylim(bottom=-0.2 * limit_unit)
     seeds = sorted({run.config.seed for run in runs})
     figure.suptitle(
-        f"{runs[0].config.task}, preset {runs[0].config.preset}, seeds {seeds}, code {_commits(runs)}",
+        plain(f"{runs[0].config.task}, preset {runs[0].config.preset}, seeds {seeds}, code {_commits(runs)}"),
         fontsize=10,
     )
     file = io.BytesIO()

@@ -175,7 +175,7 @@ class RunConfig:
     own_cost: Annotated[bool, Flag()] = False
     """The cost is a function of the user's."""
     cost_function: Annotated[str | None, Maybe(Text())] = None
-    """MODULE:FUNCTION of that function, if the command line named it."""
+    """MODULE:FUNCTION of that function, if it was named."""
     allow_negative_costs: Annotated[bool, Flag()] = False
     """Negative costs offset positive ones; otherwise they are refused."""
     own_kappa: Annotated[bool, Flag()] = False
@@ -234,7 +234,11 @@ class RunConfig:
     @property
     def own_objects(self) -> tuple[str, ...]:
         """Arguments of `capax.resume` that hand over objects of the user's, which no file holds."""
-        needed = {"env": self.made_by == "function", "cost": self.own_cost, "kappa": self.own_kappa}
+        needed = {
+            "env": self.made_by == "function",
+            "cost": self.own_cost and self.cost_function is None,
+            "kappa": self.own_kappa,
+        }
         return tuple(name for name, is_needed in needed.items() if is_needed)
 
     def setting(self, name: str, default: Any) -> Any:
@@ -292,4 +296,6 @@ class RunConfig:
     def differences(self, other: RunConfig) -> list[str]:
         """Names of what differs between two runs and must not."""
         mine, theirs = self.as_dict(), other.as_dict()
+        if None in (self.cost_function, other.cost_function):  # a function itself was handed over, which has no name
+            mine["cost_function"] = theirs["cost_function"]
         return sorted(name for name in mine if name not in (*FREE, *DERIVED) and mine[name] != theirs[name])

@@ -6,7 +6,6 @@ import html
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +35,6 @@ class Run:
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from None
         return RunConfig.from_json(text, str(path))
-
-    @property
-    def task(self) -> str:
-        """The environment's id. A module that it names is imported from anywhere but the run folder, which must hold no
-        code."""
-        task = self.config.task
-        module = task.rpartition(":")[0].partition(".")[0]
-        spec = PathFinder.find_spec(module) if module else None
-        homes = [spec.origin, *(spec.submodule_search_locations or ())] if spec is not None else []
-        inside = self.folder.resolve()
-        if any(inside in Path(home).resolve().parents for home in homes if home):
-            raise InputError(f"{self.folder} names a module of its own as its task ({task}): run folders hold no code.")
-        return task
 
     @property
     def episodes(self) -> list[dict[str, Any]]:

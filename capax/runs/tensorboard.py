@@ -12,13 +12,15 @@ from typing import Any
 from capax.core.contracts import Logger
 from capax.core.errors import InputError
 
+INSTALLED = find_spec("tensorboardX") is not None
+"""Found out at once: later, the current folder may be on the path, and hold anything of that name."""
 HIDDEN = ("steps", "seconds")
 """Numbers of a row that are no curves."""
 
 
 def installed() -> bool:
     """Whether tensorboardX is there."""
-    return find_spec("tensorboardX") is not None
+    return INSTALLED
 
 
 class TensorBoard(Logger):

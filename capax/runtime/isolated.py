@@ -8,8 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from capax.runtime.modules import SAFE_PATH
+
+HOME = str(Path(__file__).parents[2])
+"""The folder that capax lies in."""
 ANSWER_TIMEOUT_S = 60.0
 """Seconds to wait for an answer."""
 CODE = """
@@ -38,10 +43,12 @@ class CallFailed(RuntimeError):
 def call(function: Callable[..., Any], *arguments: str, without: Sequence[str] = ()) -> Any:
     """The value that a module's function returns in a new process, without the environment variables `without`.
 
-    The value is passed as JSON. The new process finds the same modules as this one.
+    The value is passed as JSON. The new process finds the same modules as this one, but for those of the current folder,
+    which may hold plugins, or files with the names of libraries.
     """
     environment = {name: value for name, value in os.environ.items() if name not in without}
-    environment |= {"PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path), "PYTHONSAFEPATH": "1"}
+    path = [folder for folder in sys.path if os.path.realpath(folder) != os.path.realpath(os.curdir)]
+    environment |= {"PYTHONPATH": os.pathsep.join([*path, HOME]), SAFE_PATH: "1"}
     lifeline, held = os.pipe()
     command = [sys.executable, "-c", CODE, str(lifeline), function.__module__, function.__name__, *arguments]
     with open(lifeline), open(held, "w"), subprocess.Popen(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,6 +22,7 @@ from capax.runs.config import RunConfig
 from capax.runs.run import Run
 from capax.training.collect import EpisodeCollector
 from capax.training.film import FilmedAgent
+from capax.training.foreign import parts_of
 from capax.training.policy import restore
 from capax.training.request import check_count, check_seed, path_of
 from capax.training.rows import discounted_return
@@ -57,36 +58,42 @@ def evaluate(
     *,
     episodes: int = 10,
     seed: int = 0,
-    env: Callable[..., Any] | None = None,
-    cost: Cost | None = None,
+    env: str | Callable[..., Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    cost: str | Cost | None = None,
     kappa: Any = None,
     film: str | Path | None = None,
     on_episode: Callable[[dict[str, Any]], Any] = lambda row: None,
 ) -> Evaluation:
     """Play `episodes` episodes with the policy of a run. Nothing is learned from them.
 
-    `env`, `cost` and `kappa` are needed again if the run was trained with objects of your own. `film` names an mp4 of the
-    first episode.
+    `env`, `cost` and `kappa` are needed again if the run was trained with objects of your own. A folder's own names are used
+    only if you have named the same before: `env` (an id), `cost` (MODULE:FUNCTION) and `env_kwargs` name them again, and are
+    remembered. `film` names an mp4 of the first episode.
     """
     runtime.configure()
     run = run if isinstance(run, Run) else Run(path_of(run))
     config = run.config
     episodes, seed = check_count(episodes, "episodes"), check_seed(seed)
-    _check_runnable(run, config, env, cost)
-    task_id = run.task
-    if env is None:
-        registered_spec(task_id)  # imports the task's module, which may register the method
+    if config.kind == "finite":
+        raise InputError(
+            f"{run.folder} is of a finite world, whose rows already hold each policy's exact return and cost: read "
+            "episodes.jsonl, or act with capax.load(run)."
+        )
+    parts = parts_of(run, config, "capax.evaluate", env, env_kwargs, cost)
+    if isinstance(parts.env, str):
+        registered_spec(parts.env)  # imports the task's module, which may register the method
     agent, state = restore(run, kappa)
     decoded = film is not None and isinstance(agent, Imagines)  # such a film shows what the agent sees: no drawing
     if film is not None:
         _check_film(Path(film), "" if decoded else config.task)
     render = None if film is None or decoded else "rgb_array"
     task = make(
-        task_id if env is None else partial(env, **config.env_kwargs),
-        cost=cost,
+        parts.env if isinstance(parts.env, str) else partial(parts.env, **parts.env_kwargs),
+        cost=parts.cost,
         episode_steps=config.episode_steps,
         render_mode=render,
-        env_kwargs=config.env_kwargs if env is None else None,
+        env_kwargs=parts.env_kwargs if isinstance(parts.env, str) else None,
         allow_negative_costs=config.allow_negative_costs,
     )
     frames: list[Any] = []
@@ -111,24 +118,6 @@ def evaluate(
         video=None if film is None else str(film),
         **means,
     )
-
-
-def _check_runnable(run: Run, config: RunConfig, env: Any, cost: Any) -> None:
-    """Refuse a run whose environment or cost must be handed over again."""
-    if config.kind == "finite":
-        raise InputError(
-            f"{run.folder} is of a finite world, whose rows already hold each policy's exact return and cost: read "
-            "episodes.jsonl, or act with capax.load(run)."
-        )
-    if env is None and config.made_by == "function":
-        raise InputError(
-            f"{run.folder} was trained in an environment that a function made: call capax.evaluate(run, env=make)."
-        )
-    if cost is None and config.own_cost:
-        raise InputError(
-            f"{run.folder} was trained with a cost function: give it again with --cost MODULE:FUNCTION, or call "
-            "capax.evaluate(run, cost=...) with it."
-        )
 
 
 def _play(

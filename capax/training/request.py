@@ -45,7 +45,7 @@ class Request:
     violation_rate: float | None = None
     cost_limit: float | None = None
     discounted: bool | None = None
-    cost: Cost | None = None
+    cost: str | Cost | None = None
     allow_negative_costs: bool = False
     initial_data: str | Path | Mapping[str, Any] | None = None
     initial_policy: Callable[[Any], Any] | None = None
@@ -96,6 +96,7 @@ def resolve(request: Request, task: GymTask | FiniteTask, before: RunConfig | No
         made_by="id" if isinstance(request.env, str) else "function",
         env_kwargs=dict(request.env_kwargs or {}),
         own_cost=request.cost is not None,
+        cost_function=request.cost if isinstance(request.cost, str) else None,
         allow_negative_costs=request.allow_negative_costs,
         own_kappa=isinstance(kappa, CheckedRule),
         initial_policy=request.initial_policy is not None,

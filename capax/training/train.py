@@ -14,10 +14,11 @@ from capax.core.errors import InputError
 from capax.core.loop import begin
 from capax.core.types import Episode
 from capax.data.logged_data import initial_episode
+from capax.envs.cost_function import import_cost
 from capax.envs.finite_task import FiniteTask
 from capax.envs.open_task import open_task
 from capax.envs.task import Cost, GymTask
-from capax.runs import folder
+from capax.runs import folder, trusted
 from capax.runs.checkpoint import Checkpoints, Saved
 from capax.runs.config import RunConfig
 from capax.runs.loggers import Loggers
@@ -25,6 +26,7 @@ from capax.runs.run import CONFIG, EPISODES, Run
 from capax.runs.state import state_like
 from capax.training.build import Built, UserObjects, build, check_precision, own_rule, starter_of
 from capax.training.folders import created_folder, on_disk, prepare
+from capax.training.foreign import check_data, parts_of
 from capax.training.lane_runs import Lanes, train_lanes
 from capax.training.recorder import count_interrupted, reconcile
 from capax.training.request import Request, check_count, path_of, resolve
@@ -41,7 +43,7 @@ def train(
     violation_rate: float | None = None,
     cost_limit: float | None = None,
     discounted: bool | None = None,
-    cost: Cost | None = None,
+    cost: str | Cost | None = None,
     allow_negative_costs: bool = False,
     initial_data: str | Path | Mapping[str, Any] | None = None,
     initial_policy: Callable[[Any], Any] | None = None,
@@ -59,10 +61,10 @@ def train(
     """Train an agent that keeps the cost of its episodes under a limit while it learns, and return the `Run`.
 
     `env` is a Gymnasium id, or a function or class that makes an environment, which gets `env_kwargs`. Its cost is
-    `info["cost"]`, the cost of a six-item step, or `cost(obs, action, next_obs, info)`. Negative costs are refused, since they
-    would offset others, unless `allow_negative_costs`. `cost_limit` and `discounted` are the task's own if it is registered
-    with them; otherwise the limit is on the undiscounted cost of an episode. If nothing says how long an episode is, the
-    first random episode that the environment truncates shows it.
+    `info["cost"]`, the cost of a six-item step, or `cost(obs, action, next_obs, info)`, which may be named as
+    MODULE:FUNCTION. Negative costs are refused, since they would offset others, unless `allow_negative_costs`. `cost_limit`
+    and `discounted` are the task's own if it is registered with them; otherwise the limit is on the undiscounted cost of an
+    episode. If nothing says how long an episode is, the first random episode that the environment truncates shows it.
 
     `kappa` is a rule's name, a number for a κ that stays, or a rule of your own. `preset` is `fast` where JAX has no GPU and
     `paper` where it has one. An episode that has begun is played to its end, so the last one may pass `steps`.
@@ -89,7 +91,7 @@ def train_request(request: Request) -> Run:
     make_task = partial(
         open_task,
         request.env,
-        request.cost,
+        import_cost(request.cost) if isinstance(request.cost, str) else request.cost,
         request.episode_steps,
         request.env_kwargs,
         request.allow_negative_costs,
@@ -98,6 +100,7 @@ def train_request(request: Request) -> Run:
     try:
         exists = request.resume and (run.folder / CONFIG).exists()
         config = resolve(request, task, run.config if exists else None)
+        trusted.remember(trusted.facts_of(config))
         own = UserObjects(
             own_rule(config, request.kappa if config.own_kappa else None), _starter(task, request.initial_policy)
         )
@@ -121,8 +124,9 @@ def resume(
     run: str | Path | Run,
     *,
     steps: int | None = None,
-    env: Callable[..., Any] | None = None,
-    cost: Cost | None = None,
+    env: str | Callable[..., Any] | None = None,
+    env_kwargs: Mapping[str, Any] | None = None,
+    cost: str | Cost | None = None,
     initial_policy: Callable[[Any], Any] | None = None,
     kappa: Any = None,
     loggers: Loggers = None,
@@ -130,28 +134,20 @@ def resume(
 ) -> Run:
     """Continue a run from its newest whole checkpoint, until it has `steps` steps in all (None: as many as it was to have).
 
-    `env`, `cost`, `initial_policy` and `kappa` are needed again if the run was trained with objects of your own. On a CPU the
-    rows are those of a run that never stopped.
+    `env`, `cost`, `initial_policy` and `kappa` are needed again if the run was trained with objects of your own. A folder's own
+    names are used only if you have named the same before: `env` (an id), `cost` (MODULE:FUNCTION) and `env_kwargs` name them
+    again, and are remembered. On a CPU the rows are those of a run that never stopped.
     """
     runtime.configure()
     run = run if isinstance(run, Run) else Run(path_of(run))
     config = run.config
-    again_in_python = "capax.resume(run, {}) in Python continues it."
-    if env is None and config.made_by == "function":
-        raise InputError(
-            f"{run.folder} was trained in an environment that a function made: {again_in_python.format('env=make')}"
-        )
-    if cost is None and config.own_cost:
-        raise InputError(
-            f"{run.folder} was trained with a cost function: give it again with --cost MODULE:FUNCTION, or "
-            f"{again_in_python.format('cost=...')}"
-        )
     if steps is not None:
         config = config.with_steps(check_count(steps, "steps"))
     rule = own_rule(config, kappa)
     hooks = hooks_of(loggers, on_episode)
+    parts = parts_of(run, config, "capax.resume", env, env_kwargs, cost)
     make_task = partial(
-        open_task, env or run.task, cost, config.episode_steps, config.env_kwargs, config.allow_negative_costs
+        open_task, parts.env, parts.cost, config.episode_steps, parts.env_kwargs, config.allow_negative_costs
     )
     task = make_task()
     try:
@@ -268,4 +264,5 @@ def _logged(run: Run, config: RunConfig, task: GymTask | FiniteTask) -> list[Epi
         return []
     if not isinstance(config.initial_data, str):
         raise InputError(f"{run.folder} was stopped before it began, so nothing is lost: retrain with --force.")
+    check_data(run, config.initial_data)
     return _initial(config.initial_data, task)

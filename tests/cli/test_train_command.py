@@ -12,11 +12,13 @@ import pytest
 from support import toy_envs
 from support.small_settings import TINY_VECTOR
 
+import capax
 from capax.cli.main import main
-from capax.cli.options import assignment, count, import_function
-from capax.core.errors import EnvironmentFailed, InputError
+from capax.cli.options import assignment, count
+from capax.envs.cost_function import import_cost
 from capax.runs.run import Run
 from capax.runs.tensorboard import installed
+from capax.runtime.modules import current_folder_offered
 
 RANDOM = ["train", "capax/Integrator-v0", "--method", "random", "--steps", "50"]
 COSTS = """
@@ -95,20 +97,32 @@ def test_too_many_steps_are_refused(tmp_path, refusal):
 # --cost.
 
 
-def test_a_cost_function_is_named_in_train_resume_and_evaluate(costs, refusal, capsys):
+def test_a_cost_function_that_is_named_in_train_is_used_by_resume_and_evaluate(costs, capsys):
     run = costs / "run"
     settings = [f"{name}={value}" for name, value in TINY_VECTOR.items()]
     main(["train", "capax/Integrator-v0", "--steps", "100", "--cost", "my_costs:position", "--out", str(run), "--set",
           *settings])  # fmt: skip
-    assert Run(run).config.own_cost
+    assert Run(run).config.own_cost and Run(run).config.cost_function == "my_costs:position"
+    main(["resume", str(run), "--steps", "150"])
+    assert Run(run).episodes[-1]["steps"] >= 150
+    costs_of_an_episode = []
+    for option in ([], ["--cost", "my_costs:position"]):
+        capsys.readouterr()
+        main(["evaluate", str(run), *option, "--episodes", "1", "--json"])
+        costs_of_an_episode.append(json.loads(capsys.readouterr().out)["mean_cost"])
+    assert costs_of_an_episode[0] == costs_of_an_episode[1] > 0.0
+
+
+def test_a_cost_function_without_a_name_is_named_in_resume_and_evaluate(costs, refusal, capsys):
+    run, random = costs / "run", {"method": "random", "steps": 50}
+    capax.train("capax/Integrator-v0", out=run, cost=lambda obs, action, next_obs, info: 1.0, **random)
     for command in ("resume", "evaluate"):
         message = refusal(command, str(run))
         assert message.startswith(f"{run} was trained with a cost function: ") and "--cost MODULE:FUNCTION" in message
-    main(["resume", str(run), "--cost", "my_costs:position", "--steps", "150"])
-    assert Run(run).episodes[-1]["steps"] >= 150
-    capsys.readouterr()
-    main(["evaluate", str(run), "--cost", "my_costs:position", "--episodes", "1", "--json"])
-    assert json.loads(capsys.readouterr().out)["mean_cost"] > 0.0
+    main(["resume", str(run), "--cost", "my_costs:position", "--steps", "100"])
+    assert len(Run(run).episodes) == 2
+    main([*RANDOM, "--cost", "my_costs:position", "--steps", "150", "--out", str(run), "--resume"])
+    assert len(Run(run).episodes) == 3
 
 
 def test_negative_costs_need_a_flag_and_a_resumed_run_keeps_it(costs, refusal):
@@ -152,11 +166,9 @@ def test_a_module_that_raises_is_the_users_to_fix(workspace, refusal):
     (workspace / "broken_costs.py").write_text("raise RuntimeError('first\\nsecond')")
     message = refusal(*RANDOM, "--cost", "broken_costs:position", "--out", "run", code=3)
     assert message == "the module of --cost broken_costs:position raised RuntimeError (first second): fix it."
-    with pytest.raises(EnvironmentFailed):
-        import_function("broken_costs:position")
     (workspace / "lacking_costs.py").write_text("import no_such_module")
-    with pytest.raises(InputError, match="No module named 'no_such_module'"):
-        import_function("lacking_costs:position")
+    message = refusal(*RANDOM, "--cost", "lacking_costs:position", "--out", "run")
+    assert "No module named 'no_such_module'" in message
     assert not (workspace / "run").exists()
 
 
@@ -168,8 +180,8 @@ def test_a_cost_function_that_raises_leaves_no_folder(costs, refusal):
 
 def test_a_module_of_the_current_folder_does_not_hide_an_installed_one(workspace):
     (workspace / "json.py").write_text("def dumps(*arguments): raise AssertionError")
-    assert import_function("json:dumps") is json.dumps
-    assert import_function(None) is None
+    with current_folder_offered():
+        assert import_cost("json:dumps") is json.dumps
 
 
 # --env-kwargs.

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.error import DependencyNotInstalled
+from support.foreign_files import ran, record
 
 from capax.core.errors import InputError
 from capax.envs import video
@@ -253,6 +254,14 @@ def test_a_backend_that_hangs_or_fails_cannot_draw(monkeypatch):
     for code in (0, 1, -11):
         monkeypatch.setattr(subprocess, "run", lambda *args, code=code, **kwargs: SimpleNamespace(returncode=code))
         assert video._can_draw.__wrapped__("egl") == (code == 0)
+
+
+def test_the_test_of_a_backend_runs_nothing_of_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    (tmp_path / "mujoco.py").write_text(record(tmp_path, "mujoco"))
+    video._can_draw.__wrapped__("no_such_backend")
+    assert not ran(tmp_path)
 
 
 DRAW = """

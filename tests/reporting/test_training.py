@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import matplotlib
 import numpy as np
 import pytest
 
@@ -75,3 +76,21 @@ def test_kappas_of_different_units_are_shown_in_one_unit(draw_panels):
     *_, kappa = draw_panels(1.0, 10_000.0)
     assert kappa.get_title() == "κ·m"
     assert [{*line.get_ydata()} for line in kappa.lines] == [{0.5}, {5000.0}]
+
+
+def test_a_matplotlibrc_changes_nothing(draw_panels, monkeypatch):
+    # it may lie in the current folder
+    monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
+    monkeypatch.setitem(matplotlib.rcParams, "axes.facecolor", "red")
+    returns, _, _ = draw_panels(1.0)
+    assert returns.get_facecolor()[:3] == (1.0, 1.0, 1.0) and not returns.title.get_usetex()
+    assert matplotlib.rcParams["axes.facecolor"] == "red"
+
+
+def test_a_formula_in_a_configuration_is_only_a_text(tmp_path):
+    run = write_run(tmp_path / "run", 0, 1.0, 0.5)
+    config = json.loads((run.folder / "config.json").read_text())
+    (run.folder / "config.json").write_text(
+        json.dumps(config | {"task": "$x^$", "preset": r"$\frac$", "method": "$^$"})
+    )
+    assert training.draw_curves([run]).startswith(b"\x89PNG")

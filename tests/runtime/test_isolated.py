@@ -58,6 +58,16 @@ def test_a_variable_can_be_omitted(function, monkeypatch):
     assert isolated.call(probe, "KEPT", "DROPPED", without=["DROPPED"]) == ["1", None]
 
 
+def test_nothing_of_the_current_folder_is_found(function, monkeypatch, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "only_here.py").write_text("")
+    monkeypatch.chdir(tmp_path / "mine")
+    for here in ("", str(tmp_path / "mine")):
+        monkeypatch.setattr(sys, "path", [here, *sys.path])
+        with pytest.raises(isolated.CallFailed, match="No module named 'only_here'"):
+            isolated.call(function("import only_here"))
+
+
 @pytest.mark.parametrize(("body", "why"), [
     ("raise KeyError('lost')", "KeyError: 'lost'"),
     ("assert not 'this'", "AssertionError"),
