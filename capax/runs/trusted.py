@@ -31,10 +31,12 @@ VARIABLE = "CAPAX_TRUSTED"
 """Names another file."""
 NAME = "trusted.json"
 FORMAT = 1
-LOCK_TIMEOUT_S = 5.0
-"""Seconds to wait for another process that writes the file."""
 Fact = tuple[str, ...]
 """A kind, what was named, and what it led to."""
+LOCK_TIMEOUT_S = 5.0
+"""Seconds to wait for another process that writes the file."""
+_named_here: set[tuple[str, Fact]] = set()
+"""What was named in this process, with the value of the variable then. It needs no file."""
 
 
 def env_fact(task: str) -> Fact | None:
@@ -71,7 +73,7 @@ def facts_of(config: RunConfig) -> list[Fact]:
 
 def is_trusted(fact: Fact) -> bool:
     """Whether this user has named it."""
-    return fact in _remembered()
+    return (_variable(), fact) in _named_here or fact in _remembered()
 
 
 def was_another_file(fact: Fact) -> bool:
@@ -82,6 +84,7 @@ def was_another_file(fact: Fact) -> bool:
 def remember(facts: Iterable[Fact]) -> None:
     """Remember what the user has named. If that is not possible, a warning says so, and what follows from it."""
     new = {*facts}
+    _named_here.update((_variable(), fact) for fact in new)
     with suppress(OSError, RuntimeError, Damaged):
         new -= _read(memory_file())
     if not new:
@@ -100,12 +103,16 @@ def remember(facts: Iterable[Fact]) -> None:
 
 def memory_file() -> Path:
     """The file that remembers: that of the variable `CAPAX_TRUSTED`, or one in the user's folder for the state of programs."""
-    chosen = os.environ.get(VARIABLE)
+    chosen = _variable()
     if chosen:
         if not os.path.isabs(chosen):
             raise Damaged(f"{VARIABLE}={chosen} is no absolute path")
         return Path(chosen).resolve()
     return (_state_home() / "capax" / NAME).resolve()
+
+
+def _variable() -> str:
+    return os.environ.get(VARIABLE, "")
 
 
 def _state_home() -> Path:

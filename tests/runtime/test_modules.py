@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 from capax.runtime import modules
@@ -76,15 +77,17 @@ def test_a_module_that_is_imported_already_has_the_file_that_it_was_imported_fro
     assert locate("twice") == Located((second,), here=False)
 
 
-def test_the_current_folder_is_put_on_the_path_last_and_only_for_its_own_modules(folder):
+def test_the_current_folder_is_put_on_the_path_last_and_only_for_its_own_modules(folder, monkeypatch):
+    paths = []
+    monkeypatch.setattr(jax, "devices", lambda: paths.append([*sys.path]))  # here JAX looks for plugins
     write(folder / "only_mine.py", "import also_mine")
     write(folder / "also_mine.py", "")
     before = [*sys.path]
     with current_folder_offered():
         import_named("json")
-        assert sys.path == before
+        assert sys.path == before and not paths
         import_named("only_mine")
-        assert sys.path == [*before, str(folder)]
+        assert sys.path == [*before, str(folder)] and paths == [before]
 
 
 def test_a_folder_that_was_removed_is_not_offered(folder, monkeypatch):
