@@ -3,11 +3,18 @@
 import os
 import sys
 
-if sys.argv[:1] == ["-m"] and "capax" in sys.orig_argv[-len(sys.argv)] and sys.path[0] == os.getcwd():
-    # `python -m capax`: Python put the current folder first, where a file may have the name of any library
-    _here = sys.path.pop(0)
-    if not any(finder.find_spec("capax", None) for finder in sys.meta_path):
-        sys.path.append(_here)  # capax itself is there, and not installed
+try:
+    if (
+        sys.argv[:1] == ["-m"]  # `python -m MODULE`, while Python looks for the module
+        and sys.orig_argv[-len(sys.argv)].removeprefix("-m").partition(".")[0] == "capax"
+        and sys.path[0] == os.getcwd()
+    ):
+        # Python has put the current folder first, where a file may have the name of any library
+        _here = sys.path.pop(0)
+        if not any(finder.find_spec("capax", None) for finder in sys.meta_path):
+            sys.path.append(_here)  # capax itself is there, and not installed
+except FileNotFoundError:
+    pass
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -54,7 +54,7 @@ def parts_of(
     if env is None:
         if config.made_by == "function":
             raise InputError(
-                f"{run.folder} was trained in an environment that a function made: {call}(run, env=make) in Python takes it."
+                f"{run.folder} was trained in an environment that a function made: call {call}(run, env=make) in Python."
             )
         _check_env(run, config.task)
     if env_kwargs is None:

@@ -94,6 +94,14 @@ def test_nothing_that_lies_in_the_current_folder_is_run(tmp_path, arguments):
     assert done.returncode == 0, done.stderr
 
 
+def test_a_program_of_the_users_keeps_its_folder(tmp_path):
+    (tmp_path / "capax_study").mkdir()
+    (tmp_path / "capax_study" / "__init__.py").write_text("import capax, my_helper")
+    (tmp_path / "capax_study" / "__main__.py").write_text("")
+    (tmp_path / "my_helper.py").write_text("print('found')")
+    assert python(tmp_path, "-m", "capax_study", memory=tmp_path / "memory.json").stdout == "found\n"
+
+
 def test_the_users_own_folder_works_without_options(tmp_path):
     folder, memory = tmp_path / "mine", tmp_path / "memory.json"
     folder.mkdir()

@@ -156,7 +156,7 @@ def test_a_disk_that_fails_stops_the_curves_and_not_the_run(tmp_path, monkeypatc
 
 
 def test_without_the_library_its_name_is_refused_and_the_default_has_no_logger(monkeypatch):
-    monkeypatch.setattr(tensorboard, "find_spec", lambda name: None)
+    monkeypatch.setattr(tensorboard, "INSTALLED", False)
     assert not tensorboard.installed() and open_loggers(None) == []
     message = "the logger tensorboard needs tensorboardX: run pip install 'capax[tensorboard]'."
     for choice in (TensorBoard, lambda: open_loggers(["tensorboard"])):

@@ -219,12 +219,12 @@ def test_train_begins_or_continues(whole, tmp_path, monkeypatch):
 
 
 def test_functions_must_be_handed_over_again(whole, tmp_path, monkeypatch, capsys):
-    with pytest.raises(InputError, match=r"environment that a function made: capax\.resume\(run, env=make\) in Python"):
+    with pytest.raises(InputError, match=r"environment that a function made: call capax\.resume\(run, env=make\)"):
         capax.resume(whole["cap conformal"].folder)
     with pytest.raises(SystemExit, match="2"):
         main(["resume", str(whole["cap conformal"].folder)])
-    assert "capax.resume(run, env=make) in Python continues it." in capsys.readouterr().err
-    with pytest.raises(InputError, match=r"cost function: .*capax\.resume\(run, cost=\.\.\.\) in Python"):
+    assert "call capax.resume(run, env=make) in Python." in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"cost function: .*call capax\.resume\(run, cost=\.\.\.\) with it"):
         capax.resume(whole["own cost"].folder, env=walk)
     stop_early(tmp_path, monkeypatch, "initial policy", 1)
     with pytest.raises(InputError, match=r"capax\.resume\(run, initial_policy=\.\.\.\) in Python continues it\.$"):
