@@ -7,6 +7,7 @@ the same before (`capax.runs.trusted`), or names it now.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -67,7 +68,13 @@ def parts_of(
             )
         _check_cost(run, config.cost_function)
         cost = config.cost_function
-    return Parts(config.task if env is None else env, kwargs, import_cost(cost) if isinstance(cost, str) else cost)
+    env = config.task if env is None else env
+    _check_package(
+        run,
+        trusted.env_fact(env) if isinstance(env, str) else None,
+        trusted.cost_fact(cost) if isinstance(cost, str) else None,
+    )
+    return Parts(env, kwargs, import_cost(cost) if isinstance(cost, str) else cost)
 
 
 def check_data(run: Run, path: str) -> None:
@@ -110,6 +117,17 @@ def _check_module(run: Run, name: str, fact: Fact | None, option: str, value: st
         f"{run.folder} names {what} {_shown(name)} of {file}, which you have never named: if you trust that file, {allow}, "
         "which runs it."
     )
+
+
+def _check_package(run: Run, *used: Fact | None) -> None:
+    """Refuse a run folder that a module of the user's may import by mistake: as a package it comes before a file of its name."""
+    files = {file for fact in used if fact is not None for file in fact[2:]}
+    own = [path for path in sorted(run.folder.glob("__init__.*")) if os.path.realpath(path) not in files]
+    if files and own:
+        raise InputError(
+            f"{run.folder} holds {_shown(own[0].name)}, so a module of yours could import the folder: delete that file, since "
+            "run folders hold no code."
+        )
 
 
 def _check_kwargs(run: Run, config: RunConfig) -> None:

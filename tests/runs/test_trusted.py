@@ -156,6 +156,19 @@ def test_a_module_that_was_named_is_remembered_with_its_file(tmp_path, my_env):
     assert len(capax.evaluate(run, episodes=1).rows) == 1
 
 
+def test_a_run_folder_that_modules_of_the_user_could_import_is_refused(tmp_path, my_env):
+    # `import my_helper` in my_env would find the folder before the file my_helper.py beside it
+    run = train(tmp_path / "my_helper", my_env)
+    (run.folder / "__init__.py").write_text("")
+    for call in (capax.resume, capax.evaluate):
+        with pytest.raises(
+            InputError, match=r"my_helper holds __init__\.py, so .*: delete that file, since run folders"
+        ):
+            call(run)
+    (run.folder / "__init__.py").unlink()
+    assert len(capax.evaluate(run, episodes=1).rows) == 1
+
+
 def test_another_function_of_a_module_that_was_named_is_refused(tmp_path, my_env):
     run = capax.train(my_env, method="random", steps=4, cost="my_env:half", loggers=[], out=tmp_path / "run")
     assert run.config.cost_function == "my_env:half" and run.episodes[0]["cost"] == 2.0
