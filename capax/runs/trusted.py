@@ -1,4 +1,4 @@
-"""What this user has named: modules, cost functions, arguments of environments, and files of logged data.
+"""The memory of all that this user has named: modules, cost functions, arguments of environments, files of logged data.
 
 A run folder may come from somebody else, and what it names would be run or read as if the user had named it. So what a user
 types or hands over is remembered in a file of the user's, outside of all run folders, and a folder may name only that. A module
@@ -36,7 +36,7 @@ Fact = tuple[str, ...]
 LOCK_TIMEOUT_S = 5.0
 """Seconds to wait for another process that writes the file."""
 _named_here: set[tuple[str, Fact]] = set()
-"""What was named in this process, with the value of the variable then. It needs no file."""
+"""The facts that were named in this process, with the value of the variable then. They need no file."""
 
 
 def env_fact(task: str) -> Fact | None:

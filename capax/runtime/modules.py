@@ -93,7 +93,7 @@ def _open_current_folder() -> None:
 
 
 def _found_anywhere(name: str) -> ModuleSpec | None:
-    """What the finders of this process say about a module that is in no package."""
+    """Ask the finders of this process for a module that is in no package."""
     for finder in sys.meta_path:
         spec = finder.find_spec(name, None)
         if spec is not None:

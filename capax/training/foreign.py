@@ -1,4 +1,4 @@
-"""What a run that exists needs of its user's code: what is handed over now, or what its folder names, if that is trusted.
+"""The parts of an existing run's task: those that are handed over now, or those that its folder names, if they are trusted.
 
 A folder may come from somebody else. So nothing that it names is imported, constructed or opened unless the user has named
 the same before (`capax.runs.trusted`), or names it now.
@@ -26,7 +26,7 @@ MAX_SHOWN = 160
 
 
 class Parts(NamedTuple):
-    """What makes the task of a run."""
+    """All that makes the task of a run."""
 
     env: str | Callable[..., Any]
     env_kwargs: Mapping[str, Any]
@@ -41,7 +41,7 @@ def parts_of(
     env_kwargs: Mapping[str, Any] | None,
     cost: str | Cost | None,
 ) -> Parts:
-    """What the user hands over, in place of what the folder names. All else that it names must be trusted.
+    """Take what the user hands over, in place of what the folder names. All else that it names must be trusted.
 
     `call` is the function in Python that takes the missing objects, for messages.
     """

@@ -232,6 +232,14 @@ def test_what_only_python_can_hand_over():
     assert plain.own_objects == ()
     assert replace(plain, made_by="function").own_objects == ("env",)
     assert replace(plain, own_cost=True, own_kappa=True).own_objects == ("cost", "kappa")
+    assert replace(plain, own_cost=True, cost_function="my_costs:speed").own_objects == ()
+
+
+def test_a_cost_function_without_a_name_may_be_that_of_a_name():
+    named, other = (replace(VECTOR, own_cost=True, cost_function=f"my_costs:{name}") for name in ("speed", "heat"))
+    assert named.differences(other) == ["cost_function"]
+    for one, two in ((named, replace(named, cost_function=None)), (replace(named, cost_function=None), named)):
+        assert one.differences(two) == []
 
 
 def test_differences_are_those_that_must_not_be():
