@@ -54,7 +54,7 @@ def random_ensemble() -> tuple[Any, Any]:
 def in_jax(params: Any) -> Callable[[], Any]:
     """A plan of the agent."""
     prepare, act = compiled_plan(SETTINGS, S, A)
-    inputs = np.array([*np.zeros(S), KAPPA, LIMIT, np.inf], np.float32)
+    inputs = np.array([*np.zeros(S), KAPPA, LIMIT, np.inf, 4], np.float32)
     key, prepared, warm = jr.key(0), prepare(params), replicate(jnp.zeros((SETTINGS.cem.horizon, A)))
     return lambda: np.asarray(act(key, prepared, inputs, warm)[0])
 

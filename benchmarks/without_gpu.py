@@ -66,7 +66,7 @@ def states_plan() -> tuple[Any, Any]:
     params = jax.eval_shape(
         lambda key: prepare((ensemble.init(key, STATES, ACTIONS, settings.ensemble), scale)), jr.key(0)
     )
-    inputs, warm = jnp.zeros(STATES + 3), jnp.zeros((settings.cem.horizon, ACTIONS))
+    inputs, warm = jnp.zeros(STATES + 4), jnp.zeros((settings.cem.horizon, ACTIONS))
     return act.__wrapped__, (jr.key(0), params, inputs, warm)
 
 

@@ -16,9 +16,17 @@ from numpy import ndarray as Array
 
 from capax.core.types import Episode, Feedback, Metrics, Spec
 from capax.kappa.conformal import residual_kappa
+from capax.models.replay import Replay
+from capax.planning.scoring import PARTS
 
 START_QUANTILE = 2.0
 """Standard deviations of an episode's cost that are added to the error on the start data, since these are few."""
+
+
+PRIOR_EVENTS, PRIOR_SHARE = 0.5, 0.25
+"""Weight of the belief that predictions are right: this many costs of the usual size, or this share of the limit."""
+MAX_RATIO = 2.0
+"""Ratio of predicted and paid costs above which a part of a plan is not trusted."""
 
 
 class Played(NamedTuple):
@@ -61,6 +69,23 @@ def start_error(cost: Array, predicted: Array, uncertainty: Array, horizon: int,
     noise = float(np.sqrt(np.square(off).mean()))
     total = float(off.sum()) * whole + START_QUANTILE * spread
     return Error(total, float(uncertainty.sum()) * whole, noise, float(predicted.sum()))
+
+
+def sight_of(costs: Sequence[Array], replays: Sequence[Replay], limit: float) -> int:
+    """How many parts of a plan count: those before the first in which more than twice the paid cost was predicted.
+
+    A plan does not react to what happens, and a controller does. So the further a plan looks ahead in an unstable system, the
+    more often it falls over in imagination alone.
+    """
+    cost = np.concatenate(costs)
+    usual = float(cost[cost > 0.0].mean()) if (cost > 0.0).any() else 1.0
+    prior = max(PRIOR_EVENTS * usual, PRIOR_SHARE * limit)
+    for part in range(PARTS):
+        predicted = np.concatenate([replay.cost[part] for replay in replays])
+        there = np.isfinite(predicted)
+        if predicted[there].sum() > MAX_RATIO * (cost[there].sum() + prior):
+            return max(1, part)
+    return PARTS
 
 
 def budget_feedback(spec: Spec, error: Error, allowance: float, episode: Episode) -> tuple[Feedback, Metrics]:

@@ -21,6 +21,7 @@ from capax.agents.budget_feedback import (
     Played,
     budget_feedback,
     episode_error,
+    sight_of,
     start_error,
     stretches,
     unbroken,
@@ -39,10 +40,10 @@ from capax.data.transitions import COLUMNS, TransitionBuffer
 from capax.kappa.conformal import residual_kappa
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
-from capax.models.replay import replay
+from capax.models.replay import Replay, replay
 from capax.models.sharpness import sharpness
 from capax.planning.ccem import CEM, plan, shifted
-from capax.planning.scoring import LIVED_RATE, Terms
+from capax.planning.scoring import LIVED_RATE, PARTS, Terms
 from capax.runtime.cpu_devices import replicate
 from capax.runtime.lanes import batched, built_once
 
@@ -101,6 +102,8 @@ class PetsState(NamedTuple):
     """The last episode violated the limit, or paid the first cost of all: the model is fitted before the next one."""
     played: tuple[Played, ...] = ()
     """The latest planned episodes under an undiscounted limit, oldest first."""
+    sight: int = PARTS
+    """Parts of a plan that count."""
 
 
 class PlanCarry(NamedTuple):
@@ -124,9 +127,9 @@ def compiled_plan(
     prepare, rollout = ensemble.build_rollout(settings.ensemble, obs_dim, action_dim)
 
     def act(key: Key, params: Any, inputs: Any, warm: Any) -> Any:
-        obs, (kappa, limit, steps_left) = inputs[:-3], inputs[-3:]  # one array: one copy to the device
+        obs, (kappa, limit, steps_left, sight) = inputs[:-4], inputs[-4:]  # one array: one copy to the device
         rate = settings.termination_cost if settings.termination_cost >= 0.0 else LIVED_RATE
-        terms = Terms(kappa, limit, params[1].binary, rate, steps_left)
+        terms = Terms(kappa, limit, params[1].binary, rate, steps_left, sight)
         still = None if rest is None else jnp.asarray(rest, jnp.float32)
         actions, mean, info = plan(
             key, params, obs, warm, terms, rollout=rollout, cem=settings.cem, flags=False, rest=still
@@ -200,7 +203,7 @@ class Pets(Agent[PetsState]):
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
         limit, steps_left = self._limit(state, carry)
-        numbers = *(obs - state.origin), state.rule.kappa, limit, steps_left
+        numbers = *(obs - state.origin), state.rule.kappa, limit, steps_left, state.sight
         with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and the plan is not finite
             inputs = np.asarray(numbers, np.float32)
         _, act = compiled_plan(self.settings, self.obs_dim, self.action_dim, self._rest)
@@ -249,15 +252,14 @@ class Pets(Agent[PetsState]):
         if not (np.isfinite(loss) and all_finite(model)):
             failures = state.failures.bad_fit(self.settings.ensemble.learning_rate)
             return state._replace(waiting=0, failures=failures), {"bad_fits": failures.fits}
-        rule = state.rule
         if bool(scale.binary):
             scale = self._sharpened((model, scale), buffer, key)
         if self._budget:
-            rule = self._reconsidered(state, (model, scale))
+            state = self._reconsidered(state, (model, scale))
         good = None if state.scaling is None else (state.model, state.scaling)
         failures = state.failures._replace(fits=0)
         changes = dict(
-            rule=rule, model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, failures=failures,
+            model=model, optimiser=optimiser, scaling=scale, waiting=0, good=good, failures=failures,
             surprised=False,
         )  # fmt: skip
         return state._replace(**changes), {"model_loss": float(loss)}
@@ -282,34 +284,36 @@ class Pets(Agent[PetsState]):
         if not self._budget or not planned or state.scaling is None:
             return feedback(self.spec, False, episode)
         obs = (episode.obs - state.origin).astype(np.float32)
-        error = self._error((state.model, state.scaling), obs, episode.action, episode.cost)
+        replayed = self._replayed((state.model, state.scaling), obs, episode.action)
+        error = self._error(state.sight, episode.cost, replayed)
         if not np.isfinite(episode.extras["plan_cost"]).all():  # then the episode says nothing about the model's error
             error = error._replace(error=np.inf)
         allowance = float(episode.extras["plan_limit"][0]) * (self.spec.episode_steps or 1)
         return budget_feedback(self.spec, error, allowance, episode)
 
-    def _error(self, params: tuple[Ensemble, Scaling], obs: Any, action: Any, cost: Any) -> Error:
-        """The model's error in an episode, replayed."""
+    def _error(self, sight: int, cost: Any, replayed: Replay) -> Error:
+        """The model's error in a replayed episode."""
         goal = self.settings.termination_cost == 0.0  # an early end is no reason to expect more
         whole = 1.0 if goal else self.spec.scale / len(cost)
-        return episode_error(cost, *self._replayed(params, obs, action), whole)
+        return episode_error(cost, *replayed.with_sight(sight), whole)
 
-    def _replayed(self, params: tuple[Ensemble, Scaling], obs: Any, action: Any) -> tuple[Any, Any]:
-        """What the model predicts for the actions of an episode: the cost and the uncertainty of each step."""
+    def _replayed(self, params: tuple[Ensemble, Scaling], obs: Any, action: Any) -> Replay:
+        """What the model predicts for the actions of an episode."""
         steps, key = self.spec.episode_steps or len(obs), jr.key(0)
         horizon = self.settings.cem.horizon
         return replay(params, obs, action.astype(np.float32), key, horizon, self.settings.ensemble, steps)
 
-    def _reconsidered(self, state: PetsState, params: tuple[Ensemble, Scaling]) -> Any:
-        """The rule's state after a fit: its past errors are those of the new model."""
-        buffer, found = state.buffer, []
-        for at in stretches(state.buffer, state.played):
-            if at is not None:
-                found.append(self._error(params, buffer.obs[at], buffer.action[at], buffer.cost[at]))
-        if not found:
-            return state.rule
-        errors = tuple(part.error for part in found)
-        return self.rule.reconsider(state.rule, errors, float(np.mean([part.uncertainty for part in found])))
+    def _reconsidered(self, state: PetsState, params: tuple[Ensemble, Scaling]) -> PetsState:
+        """The state after a fit: its sight and the past errors of its rule are those of the new model."""
+        buffer, places = state.buffer, [at for at in stretches(state.buffer, state.played) if at is not None]
+        if not places:
+            return state
+        costs = [buffer.cost[at] for at in places]
+        replays = [self._replayed(params, buffer.obs[at], buffer.action[at]) for at in places]
+        sight = sight_of(costs, replays, self.spec.limit)
+        found = [self._error(sight, cost, replayed) for cost, replayed in zip(costs, replays, strict=True)]
+        errors, uncertainty = tuple(part.error for part in found), float(np.mean([part.uncertainty for part in found]))
+        return state._replace(sight=sight, rule=self.rule.reconsider(state.rule, errors, uncertainty))
 
     def _before_planning(self, state: PetsState, scale: Scaling, key: Key) -> Any:
         """The rule's state before the first plan: the error on each half of the start data of a model fitted to the other."""
@@ -322,7 +326,8 @@ class Pets(Agent[PetsState]):
             if not np.isfinite(loss):
                 return state.rule
             for at in unbroken(buffer, tried):
-                predictions.append(self._replayed((model, scale), buffer.obs[at], buffer.action[at]))
+                replayed = self._replayed((model, scale), buffer.obs[at], buffer.action[at])
+                predictions.append(replayed.with_sight(PARTS))
         predicted, uncertainty = (np.concatenate(parts) for parts in zip(*predictions, strict=True))
         steps = self.spec.episode_steps or buffer.size
         error = start_error(buffer.cost, predicted, uncertainty, self.settings.cem.horizon, steps)

@@ -93,7 +93,7 @@ def states_plan(settings: PetsSettings, lanes: int = 1) -> Callable[[], Any]:
     """A plan with the ensemble, or several in one call."""
     params = random_params(ensemble.init, STATES, ACTIONS, settings.ensemble), ensemble.scaling(transitions(100))
     warm = jnp.zeros((settings.cem.horizon, ACTIONS))
-    inputs = np.array([*np.zeros(STATES), 0.1, SPEC.limit / SPEC.scale, np.inf], np.float32)
+    inputs = np.array([*np.zeros(STATES), 0.1, SPEC.limit / SPEC.scale, np.inf, 4], np.float32)
     prepare, act = compiled_plan(settings, STATES, ACTIONS)
     return plan_call(act, (jr.key(1), prepare(params), inputs, warm), lanes)
 

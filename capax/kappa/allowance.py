@@ -1,4 +1,4 @@
-"""How much cost may be expected of the rest of an episode, so that its budget is kept with a chosen probability."""
+"""The cost that may be expected of the rest of an episode, so that its budget is kept with a chosen probability."""
 
 from __future__ import annotations
 

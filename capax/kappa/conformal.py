@@ -200,20 +200,12 @@ class Conformal(PlanningRule):
         return self._with_kappa(state._replace(explained=explained, uncertainty=uncertainty))
 
     def allowance(self, state: ConformalState, rest: Rest) -> float:
-        """Less than what is left, so that costs that come at random violate with a probability of about ε.
-
-        If the model has predicted more than was paid in all recent episodes, the least of these differences may be
-        predicted in addition.
-        """
-        surplus = max(0.0, -(self.error_quantile(state) or 0.0))
-        if rest.binary and rest.left < 1.0:
-            return allowed_count(rest.left, self.rate) + surplus - rest.risk
-        surplus *= rest.steps / rest.episode_steps
+        """Less than what is left, so that costs that come at random violate with a probability of about ε."""
         if rest.binary:
-            return allowed_count(rest.left, self.rate) + surplus
+            return allowed_count(rest.left, self.rate) - (rest.risk if rest.left < 1.0 else 0.0)
         noise = math.sqrt(np.mean(np.square(state.noises))) if state.noises else 0.0
         margin = noise_margin(noise, rest.steps, self.rate)
-        return max(rest.left - margin, MIN_ALLOWED_SHARE * rest.left) + surplus
+        return max(rest.left - margin, MIN_ALLOWED_SHARE * rest.left)
 
     def kappa_within_episode(self, state: ConformalState, excess: float, reward_weight: float) -> float:
         """For binary costs, κ rises with the cost so far and as later rewards weigh less. For others, the present κ."""

@@ -26,7 +26,7 @@ from capax.core.errors import InputError
 from capax.core.settings import Above, Between, Flag, OneOf, Whole, settle
 from capax.core.types import Imagined, Key, Rollout
 from capax.data.transitions import TransitionBuffer
-from capax.models.layers import product_dtype
+from capax.models.layers import product_dtype, state_noise
 from capax.planning.penalty import deviation_norm
 from capax.runtime.cpu_devices import replicate, split_candidates
 from capax.runtime.lanes import batched
@@ -46,6 +46,9 @@ class EnsembleSettings:
     """P: imagined states per candidate, divided evenly among the members (TS∞)."""
     exact: Annotated[bool, Flag()] = False
     """Evaluate every member on every particle. u is then the maximum at the same (s, a), for E times the work."""
+    sampled: Annotated[float, Between(0.0, 1.0)] = 1.0
+    """Share of a plan's steps in which imagined states are sampled. After it they follow the predicted mean: by then a
+    controller would have reacted to what happened, and a plan does not."""
     floor: Annotated[float, Between(0.0, 1e9)] = 0.05
     """Smallest standard deviation that counts in u, as a share of that of the data's own changes."""
     products: Annotated[str, OneOf("auto", "float32", "bfloat16")] = "auto"
@@ -308,7 +311,7 @@ def rollout(
     dtype, width = net.weights[0].dtype, net.weights[0].shape[1]
     E, G, S = settings.members, settings.particles // settings.members, start.shape[0]
     N, H, A = actions.shape
-    noise = jr.normal(key, (H, E, 1, G, S))
+    noise = state_noise(key, (H, E, 1, G, S), settings.sampled)
     mean, sd = scale.input_mean, scale.input_sd
     scaled_actions = ((actions - mean[S:]) / sd[S:]).swapaxes(0, 1)  # [H N A]
     scaled_actions = jnp.pad(scaled_actions, ((0, 0), (0, 0), (0, width - S - A))).astype(dtype)
@@ -360,7 +363,7 @@ def build_rollout(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> 
         raise InputError(f"rollout is fused, which {reason}: choose auto or plain.")
     if reason:
         return plain
-    sizes = {name: getattr(settings, name) for name in ("particles", "hidden", "layers", "floor")}
+    sizes = {name: getattr(settings, name) for name in ("particles", "hidden", "layers", "floor", "sampled")}
     pack = jax.jit(partial(ensemble_kernel.pack, dtype=dtype))
     return lambda params: (pack(*params), params[1]), partial(ensemble_kernel.rollout, **sizes)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import jax.random as jr
 from jax import Array
 from jaxtyping import Float
+
+from capax.core.types import Key
 
 
 class Dense(eqx.Module):
@@ -57,3 +60,10 @@ class Members(eqx.Module):
 def product_dtype(products: str) -> str:
     """The type of the matrix products. `auto` is bfloat16 on a GPU and float32 elsewhere."""
     return ("bfloat16" if jax.default_backend() == "gpu" else "float32") if products == "auto" else products
+
+
+def state_noise(key: Key, shape: tuple[int, ...], sampled: float) -> Float[Array, "H ..."]:
+    """Noise of imagined states: normal in the first share of the steps, 0 after it."""
+    noise = jr.normal(key, shape)
+    steps = round(sampled * shape[0])
+    return noise if steps >= shape[0] else noise.at[steps:].set(0.0)

@@ -1,9 +1,9 @@
-"""What a model predicts for actions that were really taken: stretches of past episodes, imagined from their first state."""
+"""Predictions for actions that were really taken: stretches of past episodes, imagined from their first state."""
 
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,23 @@ from numpy import ndarray as Array
 from capax.core.types import Key
 from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings
-from capax.planning.scoring import LIVED_RATE, charged
+from capax.planning.scoring import LIVED_RATE, PARTS, charged, part_length
+
+
+class Replay(NamedTuple):
+    """Predictions for the T steps of an episode. In row p they come from a stretch that began p parts of a plan earlier;
+    NaN where the episode had not begun then."""
+
+    cost: Float[Array, "PARTS T"]
+    uncertainty: Float[Array, "PARTS T"]
+    part: int
+    """Steps of a part."""
+
+    def with_sight(self, parts: int) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
+        """Cost and uncertainty of each step if a new stretch begins after every `parts` parts."""
+        steps = np.arange(self.cost.shape[1])
+        age = steps // self.part % parts
+        return self.cost[age, steps], self.uncertainty[age, steps]
 
 
 def replay(
@@ -25,23 +41,34 @@ def replay(
     horizon: int,
     settings: EnsembleSettings,
     steps: int,
-) -> tuple[Float[Array, " T"], Float[Array, " T"]]:
-    """Predicted cost and uncertainty of each step of an episode, averaged over particles.
+) -> Replay:
+    """The model's predictions for an episode, averaged over particles. A cost that is 0 or 1 is a probability.
 
-    Every `horizon` steps the imagination begins anew from the true state. A cost that is 0 or 1 is a probability.
     `steps` is the greatest length of an episode: shorter ones are padded, and compile nothing new.
     """
-    count = -(-max(steps, len(obs)) // horizon)
-    starts = np.zeros((count, obs.shape[1]), np.float32)
-    starts[: -(-len(obs) // horizon)] = obs[::horizon]
-    actions = np.zeros((count * horizon, action.shape[1]), np.float32)
-    actions[: len(action)] = action
-    cost, u = _replay(params, starts, actions.reshape(count, horizon, -1), key, settings)
-    return tuple(np.asarray(part, np.float64).ravel()[: len(obs)] for part in (cost, u))  # type: ignore[return-value]
+    part = part_length(horizon)
+    blocks, length = -(-max(steps, len(obs)) // part), PARTS * part
+    starts = np.zeros((blocks, obs.shape[1]), np.float32)
+    starts[: -(-len(obs) // part)] = obs[::part]
+    padded = np.zeros((blocks * part + length, action.shape[1]), np.float32)
+    padded[: len(action)] = action
+    stretches = np.stack([padded[block * part : block * part + length] for block in range(blocks)])
+    cost, u = (np.asarray(x, np.float64) for x in _imagine(params, starts, stretches, key, settings))
+    cost, u = (_by_age(x.reshape(blocks, PARTS, part))[:, : len(obs)] for x in (cost, u))
+    return Replay(cost, u, part)
+
+
+def _by_age(predicted: Float[Array, "blocks PARTS part"]) -> Float[Array, "PARTS T"]:
+    """Predictions in the order of the steps, for each age of the stretch that they come from."""
+    blocks, _, part = predicted.shape
+    rows = np.full((PARTS, blocks, part), np.nan)
+    for age in range(PARTS):
+        rows[age, age:] = predicted[: max(0, blocks - age), age]
+    return rows.reshape(PARTS, -1)
 
 
 @partial(jax.jit, static_argnames="settings")
-def _replay(params: Any, starts: Any, actions: Any, key: Key, settings: EnsembleSettings) -> tuple[Any, Any]:
+def _imagine(params: Any, starts: Any, actions: Any, key: Key, settings: EnsembleSettings) -> tuple[Any, Any]:
     def imagine(start: Any, actions: Any) -> Any:
         return ensemble.rollout(params, start, actions[None], key, settings=settings)
 

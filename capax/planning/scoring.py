@@ -17,8 +17,8 @@ from jaxtyping import Bool, Float
 from capax.core.types import Imagined
 from capax.planning.penalty import conservative
 
-TAIL_SHARE = 4
-"""The last 1/TAIL_SHARE of the horizon stands for all the steps after it."""
+PARTS = 4
+"""Parts of a plan. The last one that is in sight stands for all the steps after it."""
 LIVED_RATE = math.nan
 """As a termination cost: a step after an imagined termination costs what a lived step of the same plan does."""
 
@@ -33,8 +33,10 @@ class Terms(NamedTuple):
     """Costs are 0 or 1, and predicted as logits."""
     termination_cost: Any = LIVED_RATE
     """Cost of each step after an imagined termination; NaN: the mean of the plan's lived steps."""
-    steps_left: Any = jnp.inf
+    steps_left: Any = math.inf
     """Steps until the episode's end, for a budget."""
+    sight: Any = PARTS
+    """Parts of a plan that count, for a budget."""
 
 
 class Scores(NamedTuple):
@@ -50,18 +52,25 @@ class Scores(NamedTuple):
     are to a cost."""
 
 
-def step_weights(horizon: int, steps_left: Any) -> tuple[Float[Array, "2 H"], Float[Array, " H"]]:
-    """Weights of a plan's costs, which sum to 1, and of its rewards.
+def part_length(horizon: int) -> int:
+    """Steps of a part of a plan; the last one may have fewer."""
+    return -(-horizon // PARTS)
 
-    Each of the steps after the horizon is charged the mean of the plan's last quarter, or of the whole plan. The lower of
-    the two counts: later plans can stop what this one does at its end, and predictions at its end are the worst. The
-    rewards of the last quarter count for as many steps again as the plan has, if the episode lasts that long.
+
+def step_weights(horizon: int, steps_left: Any, sight: Any = PARTS) -> tuple[Float[Array, "2 H"], Float[Array, " H"]]:
+    """Weights of a plan's costs, which sum to 1, and of its rewards. What lies beyond `sight` parts does not count.
+
+    Each of the steps after that is charged the mean of the last part in sight, or of all parts in sight. The lower of the two
+    counts: later plans can stop what this one does at its end, and predictions at its end are the worst. The rewards of
+    the last part count for as many steps again as were in sight, if the episode lasts that long.
     """
-    place, tail = jnp.arange(horizon), max(1, horizon // TAIL_SHARE)
-    inside, last = (place < steps_left).astype(jnp.float32), (place >= horizon - tail) / tail
-    beyond = jnp.maximum(steps_left - horizon, 0.0)
-    after = jnp.stack([last * beyond, jnp.full(horizon, beyond / horizon)])
-    return (inside + after) / steps_left, inside + last * jnp.minimum(beyond, horizon)
+    place, part = jnp.arange(horizon), part_length(horizon)
+    seen = jnp.minimum(sight * part, horizon)
+    in_sight, last = place < seen, (place < seen) & (place >= seen - part)
+    inside = (in_sight & (place < steps_left)).astype(jnp.float32)
+    beyond = jnp.maximum(steps_left - seen, 0.0)
+    after = jnp.stack([last / last.sum(), in_sight / seen])
+    return (inside + after * beyond) / steps_left, inside + last / last.sum() * jnp.minimum(beyond, seen)
 
 
 def charged(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any) -> Float[Array, "N P H"]:
@@ -85,7 +94,7 @@ def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: b
     cost, penalised = (conservative(raw, u, k, terms.binary, flags) for k in (0.0, terms.kappa))
     horizon = raw.shape[-1]
     uniform = jnp.full((1, horizon), 1.0 / horizon), jnp.ones(horizon)
-    cost_weights, reward_weights = step_weights(horizon, terms.steps_left) if budget else uniform
+    cost_weights, reward_weights = step_weights(horizon, terms.steps_left, terms.sight) if budget else uniform
     # an uncertainty that a termination cost replaces is not there
     parts = ((cost, rate), (u, jnp.where(jnp.isnan(rate), rate, 0.0)), (penalised, rate), (raw + terms.kappa * u, 0.0))
     charges = [charged(part, alive, each).mean(1) @ cost_weights.T for part, each in parts]  # each [N 2]

@@ -49,7 +49,7 @@ FAST_IMAGE: dict[str, Any] = dict(
     deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=6, updates=60, learning_rate=3e-3, horizon=10, iterations=4,
     population=100, elites=12, colour=0.5, keep=0.3, execute="best", start_steps=500,
 )  # fmt: skip
-FAST_BUDGET: dict[str, Any] = dict(hidden=128, horizon=40, execute="mean")
+FAST_BUDGET: dict[str, Any] = dict(hidden=128, horizon=40, execute="mean", sampled=0.25)
 PRESETS: Registry[Preset] = Registry(
     "preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE, FAST_BUDGET)}
 )

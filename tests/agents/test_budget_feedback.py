@@ -9,8 +9,17 @@ import numpy as np
 import pytest
 from support.episodes import planned_episode
 
-from capax.agents.budget_feedback import Played, budget_feedback, episode_error, start_error, stretches, unbroken
+from capax.agents.budget_feedback import (
+    Played,
+    budget_feedback,
+    episode_error,
+    sight_of,
+    start_error,
+    stretches,
+    unbroken,
+)
 from capax.core.types import Spec
+from capax.models.replay import Replay
 
 SPEC = Spec(10.0, 0.99, discounted=False, episode_steps=4)
 
@@ -64,3 +73,28 @@ def test_stretches_do_not_cross_the_end_of_an_episode():
     assert unbroken(buffer, slice(None)) == [slice(0, 3), slice(3, 4), slice(4, 8)]
     assert unbroken(buffer, slice(2, 6)) == [slice(2, 3), slice(3, 4), slice(4, 6)]
     assert unbroken(buffer, slice(4, None)) == [slice(4, 8)]
+
+
+def replayed(*rows: list[float]) -> Replay:
+    """The replay of an episode of four steps, one in each part of a plan."""
+    return Replay(np.array(rows), np.zeros((4, 4)), part=1)
+
+
+NAN = float("nan")
+
+
+def test_a_plan_counts_up_to_where_its_predictions_are_far_too_high():
+    # 1 is paid in each step. The first two parts predict that; the third predicts 12 for two steps, above 2 · (2 + 2)
+    replay = replayed([1.0] * 4, [NAN, 1.0, 1.0, 1.0], [NAN, NAN, 12.0, 12.0], [NAN, NAN, NAN, 90.0])
+    assert sight_of([np.ones(4)], [replay], limit=8.0) == 2
+    assert sight_of([np.full(4, 9.0)], [replay], limit=8.0) == 3  # 24 are no more than 2 · (18 + 9 / 2), but 90 are
+    assert sight_of([np.full(4, 90.0)], [replay], limit=8.0) == 4
+
+
+def test_a_plan_counts_for_at_least_one_part():
+    assert sight_of([np.zeros(4)], [replayed([9.0] * 4, *[[NAN] * 4] * 3)], limit=0.0) == 1
+
+
+def test_few_predictions_that_are_too_high_are_no_evidence():
+    # half a cost is believed in beforehand: .9 predicted and none paid is less than twice that
+    assert sight_of([np.zeros(4)], [replayed([0.2] * 4, *[[NAN] * 4] * 3)], limit=0.0) == 4

@@ -86,14 +86,6 @@ def rest(left: float, steps: int = 50, *, binary: bool = False, risk: float = 0.
     return Rest(left, steps, 100, binary, risk)
 
 
-def test_what_is_predicted_too_high_in_every_episode_may_be_predicted():
-    # at least 2 too much in each: with half of the episode left, 1 more may be predicted
-    state = after(-4.0, -2.0, -3.0)
-    assert state.kappa == 0.0
-    assert RULE.allowance(state, rest(6.0)) == pytest.approx(6.0 + 1.0)
-    assert RULE.allowance(after(-4.0, 0.5), rest(6.0)) == pytest.approx(6.0)
-
-
 def test_noise_is_kept_in_reserve_but_never_all():
     # z = 2.054, and four steps with noise of .25: .5 · 2.054
     assert RULE.allowance(after(0.0, noise=0.25), rest(6.0)) == pytest.approx(6.0 - 1.0269, abs=1e-3)

@@ -87,6 +87,20 @@ def test_a_binary_cost_is_a_probability():
     assert scores.penalised * 2.0 == pytest.approx([1.65])
 
 
+def test_what_is_out_of_sight_does_not_count():
+    # two of four parts are in sight, four of eight steps: the fourth and third stand for the 16 after them
+    costs, rewards = step_weights(8, 20.0, 2)
+    np.testing.assert_allclose(costs * 20.0, [[1, 1, 9, 9, 0, 0, 0, 0], [5, 5, 5, 5, 0, 0, 0, 0]], rtol=1e-6)
+    np.testing.assert_allclose(rewards, [1, 1, 3, 3, 0, 0, 0, 0])
+
+
+def test_a_plan_of_few_steps_has_as_many_parts():
+    # parts of one step, of which there are only three
+    costs, rewards = step_weights(3, 10.0)
+    np.testing.assert_allclose(costs.sum(1), [1.0, 1.0], rtol=1e-6)
+    assert np.isfinite(rewards).all()
+
+
 def test_what_is_not_finite_is_refused_even_where_the_plan_is_dead():
     alive = [[1, 0], [1, 1], [1, 1]]
     scores = score(imagined([[0.0, np.nan], [0.0, np.nan], [0.0, 0.0]], alive=alive), steps_left=50.0)

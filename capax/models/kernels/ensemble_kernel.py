@@ -15,13 +15,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import jax.random as jr
 from jax import Array, lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import mosaic_gpu as plgpu
 from jaxtyping import Float
 
 from capax.core.types import Imagined, Key
+from capax.models.layers import state_noise
 
 COMPUTE_CAPABILITY = "9.0"
 """Compute capability of H100 and H200, which the kernel is written for. `benchmarks/fused.py` compares there."""
@@ -158,6 +158,7 @@ def rollout(
     hidden: int,
     layers: int,
     floor: float,
+    sampled: float = 1.0,
     interpret: Any = None,
 ) -> Imagined:
     """The result of `models.ensemble.rollout`, from a packed ensemble and its scaling."""
@@ -167,7 +168,7 @@ def rollout(
     N, H, A = actions.shape
     shape, rows = Shape.of(S, A, hidden, layers), -(-N // TILE_ROWS) * TILE_ROWS
     W, state_padding = shape.inputs, (0, shape.inputs - S)
-    noise = jr.normal(key, (H, E, 1, G, S))[:, :, 0] * (scale.target_sd[:S] / scale.input_sd[:S])
+    noise = state_noise(key, (H, E, 1, G, S), sampled)[:, :, 0] * (scale.target_sd[:S] / scale.input_sd[:S])
     scaled_actions = ((actions - scale.input_mean[S:]) / scale.input_sd[S:]).astype(dtype).swapaxes(0, 1)
     ones = jnp.ones((H, rows, BIAS_COLUMNS), dtype)
     action_padding = [(0, 0), (0, rows - N), (S, W - S - A - BIAS_COLUMNS)]
