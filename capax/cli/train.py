@@ -49,6 +49,9 @@ class Train:
     """A cost function of yours, as MODULE:FUNCTION; it gets (obs, action, next_obs, info). None: info["cost"]."""
     allow_negative_costs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Negative costs offset positive ones; without this, an environment with a negative cost is refused."""
+    termination_cost: float | None = None
+    """Cost of each step that an imagined termination leaves out; 0 where a termination is the goal. None: what the steps of
+    the plan cost, so that ending an episode saves nothing."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment's constructor, as NAME=VALUE (frame_skip=2 wind=true)."""
     steps: Count = 100_000
@@ -106,6 +109,7 @@ class Train:
             discounted=self.discounted if self.discounted or self.undiscounted else None,
             cost=self.cost,
             allow_negative_costs=self.allow_negative_costs,
+            termination_cost=self.termination_cost,
             initial_data=self.initial_data,
             episode_steps=self.episode_steps,
             seed=self.seed,

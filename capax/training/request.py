@@ -25,7 +25,15 @@ from capax.runs.config import MAX_COUNT, RunConfig
 from capax.runs.loggers import Loggers
 from capax.runtime import cpu_devices, switches
 from capax.training.methods import Method, find_method
-from capax.training.presets import as_changes, as_table, changed, default_preset, preset_settings, setting_of
+from capax.training.presets import (
+    as_changes,
+    as_table,
+    changed,
+    default_preset,
+    preset_settings,
+    setting_names,
+    setting_of,
+)
 
 DEFAULT_GAMMA = 0.99
 """Discount of a method whose settings have none."""
@@ -47,6 +55,7 @@ class Request:
     discounted: bool | None = None
     cost: str | Cost | None = None
     allow_negative_costs: bool = False
+    termination_cost: float | None = None
     initial_data: str | Path | Mapping[str, Any] | None = None
     initial_policy: Callable[[Any], Any] | None = None
     episode_steps: int | None = None
@@ -194,6 +203,16 @@ def _settings(
     """The method's settings, and the parameters of the rule that differ from its defaults."""
     parameters, rule = _rule_of(request, kind, kappa, rate)
     rest = {name: value for name, value in as_changes(request.settings).items() if name not in parameters}
+    if request.termination_cost is not None:
+        if kind == "image" or "termination_cost" not in setting_names(method.settings[kind]):
+            raise InputError(
+                f"termination_cost is {short_repr(request.termination_cost)}, but {method.name} does not imagine the end of an "
+                "episode of this task: omit it."
+            )
+        wanted = "a number >= 0, the cost of each step that an imagined termination leaves out"
+        rest["termination_cost"] = number(
+            "termination_cost", request.termination_cost, wanted, lambda x: 0.0 <= x <= 1e30
+        )
     settings = preset_settings(method.settings[kind], method.name, kind, preset, budget)
     return changed(settings, rest, parameters), rule
 

@@ -45,6 +45,7 @@ def train(
     discounted: bool | None = None,
     cost: str | Cost | None = None,
     allow_negative_costs: bool = False,
+    termination_cost: float | None = None,
     initial_data: str | Path | Mapping[str, Any] | None = None,
     initial_policy: Callable[[Any], Any] | None = None,
     episode_steps: int | None = None,
@@ -64,7 +65,9 @@ def train(
     `info["cost"]`, the cost of a six-item step, or `cost(obs, action, next_obs, info)`, which may be named as
     MODULE:FUNCTION. Negative costs are refused, since they would offset others, unless `allow_negative_costs`. `cost_limit`
     and `discounted` are the task's own if it is registered with them; otherwise the limit is on the undiscounted cost of an
-    episode. If nothing says how long an episode is, the first random episode that the environment truncates shows it.
+    episode. A termination that a plan imagines saves no cost: each step after it is charged what the plan's steps cost, or
+    `termination_cost`, which is 0 where a termination is the goal. If nothing says how long an episode is, the first random
+    episode that the environment truncates shows it.
 
     `kappa` is a rule's name, a number for a κ that stays, or a rule of your own. `preset` is `fast` where JAX has no GPU and
     `paper` where it has one. An episode that has begun is played to its end, so the last one may pass `steps`.
@@ -80,6 +83,7 @@ def train(
         discounted=discounted, cost=cost, allow_negative_costs=allow_negative_costs, initial_data=initial_data,
         initial_policy=initial_policy, episode_steps=episode_steps, seed=seed, preset=preset, settings=settings,
         env_kwargs=env_kwargs, loggers=loggers, on_episode=on_episode, force=force, resume=resume,
+        termination_cost=termination_cost,
     )  # fmt: skip
     return train_request(request) if lanes is None else train_lanes(train_request, request, lanes)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,13 +20,14 @@ import capax
 from capax.cli.main import main
 from capax.core.contracts import Agent
 from capax.core.errors import EnvironmentFailed, InputError
+from capax.envs.make import make
 from capax.kappa.adam import Adam
 from capax.kappa.conformal import Conformal
 from capax.kappa.pi import PI
 from capax.runs.config import RunConfig
 from capax.training.build import build
 from capax.training.presets import default_preset
-from capax.training.request import Request
+from capax.training.request import Request, resolve
 
 INTEGRATOR = "capax/Integrator-v0"
 
@@ -169,3 +172,21 @@ def test_parameters_of_another_rule_are_refused(options, words, tmp_path):
     with pytest.raises(InputError) as error:
         train_tiny(tmp_path / "run", **options)
     assert str(error.value).startswith(words) and not (tmp_path / "run").exists()
+
+
+def test_a_termination_may_be_the_goal():
+    request = Request("capax-suite/Docking-v0", termination_cost=0.0)
+    with closing(make("capax-suite/Docking-v0")) as task:
+        assert resolve(request, task).settings["termination_cost"] == 0.0
+        assert resolve(replace(request, termination_cost=None), task).settings["termination_cost"] < 0.0
+        with pytest.raises(InputError, match=r"^termination_cost is -1"):
+            resolve(replace(request, termination_cost=-1.0), task)
+        with pytest.raises(InputError, match=r"^termination_cost is 0.0, but ppo-lag does not imagine"):
+            resolve(replace(request, method="ppo-lag"), task)
+
+
+def test_an_undiscounted_limit_is_planned_for_with_more_sight():
+    with closing(make("capax-suite/Docking-v0")) as task:
+        budget = resolve(Request("capax-suite/Docking-v0", preset="fast"), task).settings
+        rate = resolve(Request("capax-suite/Docking-v0", preset="fast", discounted=True), task).settings
+    assert (budget["cem"]["horizon"], rate["cem"]["horizon"]) == (40, 20)
