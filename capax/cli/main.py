@@ -17,6 +17,7 @@ from capax.cli import output
 from capax.cli.gridworld import Gridworld
 from capax.cli.info import Bench, Doctor, Settings, Tasks
 from capax.cli.runs import Evaluate, Report, Resume
+from capax.cli.suite import Suite
 from capax.cli.train import Train
 from capax.core.checks import failure_text
 from capax.core.errors import STOPS, EnvironmentFailed
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "resume": Resume,
     "evaluate": Evaluate,
     "report": Report,
+    "suite": Suite,
     "tasks": Tasks,
     "settings": Settings,
     "doctor": Doctor,

@@ -30,7 +30,12 @@ class SuiteTask(NamedTuple):
     @property
     def id(self) -> str:
         """The Gymnasium id."""
-        return f"{PREFIX}{self.entry.partition(':')[2]}-v0"
+        return f"{PREFIX}{self.name}-v0"
+
+    @property
+    def name(self) -> str:
+        """The name of its class."""
+        return self.entry.partition(":")[2]
 
 
 SUITE = (
