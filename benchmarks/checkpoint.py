@@ -25,6 +25,7 @@ from capax.core.types import Episode, Spec
 from capax.kappa.conformal import Conformal
 from capax.runs.checkpoint import Checkpoints
 from capax.runs.config import RunConfig
+from capax.runs.folder import Folder
 from capax.runs.state import state_like
 from capax.runtime import cpu_devices
 
@@ -62,7 +63,7 @@ def measure_images(folder: Path, count: int) -> None:
     state = state._replace(good=state.model)
     parameters = sum(leaf.size for leaf in jax.tree.leaves(state.model))
     rng, zeros = np.random.default_rng(0), np.zeros(EPISODE_IMAGES, np.float32)
-    checkpoints, durations, config = Checkpoints(folder), [], config_of(count)
+    checkpoints, durations, config = Checkpoints(Folder(folder)), [], config_of(count)
     episode, peak = None, 0.0
     for done in range(EPISODE_IMAGES, count + 1, EPISODE_IMAGES):
         if episode is not None:
@@ -94,7 +95,7 @@ def measure_images(folder: Path, count: int) -> None:
     del state, episode, frames
     forget_peak()
     before, start = peak_memory(), time.perf_counter()
-    saved, _ = Checkpoints(folder).newest(config, state_like(agent, jr.key(0)))
+    saved, _ = Checkpoints(Folder(folder)).newest(config, state_like(agent, jr.key(0)))
     assert saved is not None and saved.progress.state.buffer.size == size
     print(f"  loading: {time.perf_counter() - start:.1f} s, {peak_memory() - before:.0f} MiB at its peak")
 

@@ -268,7 +268,7 @@ def differences(whole: list[dict[str, Any]], run: Path, kills: int, cost_file: P
         pairs = zip(timeless(rows), timeless(whole), strict=False)
         first = next((n for n, (one, other) in enumerate(pairs) if one != other), min(len(rows), len(whole)))
         problems.append(f"the rows differ from row {first} on ({len(rows)} rows, {len(whole)} without a kill)")
-    expected = {".lock", "config.json", "episodes.jsonl", "interrupted.jsonl", "buffer.log"}
+    expected = {".lock", "config.json", "episodes.jsonl", "interrupted.jsonl", "buffer.log", "buffer.parity"}
     expected |= {f"episode-{number:06d}.safetensors" for number in (len(rows) - 1, len(rows))}
     left = sorted(path.name for path in contents(run) if path.name not in expected and ".tfevents" not in path.name)
     if left:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,8 +18,9 @@ from capax.cli.output import only_json
 from capax.core.errors import InputError
 from capax.paper import gridworld as experiment
 from capax.paper.partial_results import PARTIAL_FILE, load_finished_worlds, save_finished_worlds
-from capax.runs import folder
+from capax.runs.folder import Folder, read_plain, to_json, to_jsonl
 from capax.runs.lock import locked
+from capax.runs.run import CONFIG
 from capax.runtime.signals import leaving
 
 T = TypeVar("T")
@@ -43,7 +46,7 @@ class Gridworld(experiment.Settings):
     def run(self) -> None:
         settings, out = self.settings, self.out
         if out is None:
-            run_gridworld(self, settings, None)
+            run_gridworld(self, settings, None, None)
             return
         if not out.name:
             raise InputError("--out is empty: name a folder for the results, or omit --out.")
@@ -52,13 +55,19 @@ class Gridworld(experiment.Settings):
         continues = self.resume and (out / PARTIAL_FILE).exists()
         if self.resume and not continues and all((out / name).exists() for name in FILES):
             if self.json:
-                sys.stdout.write((out / "table.json").read_text())
+                sys.stdout.write(read_plain(out / "table.json").decode())
             else:
                 print(f"{out} is complete: {', '.join(FILES)}")
             return
-        folder.prepare(out, (*FILES, PARTIAL_FILE), self.force or continues)
-        with locked(out):
-            run_gridworld(self, settings, load_finished_worlds(out / PARTIAL_FILE, settings) if continues else None)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            tempfile.TemporaryFile(dir=out).close()
+        except OSError as error:
+            raise InputError(f"--out {out} cannot be written ({error.strerror}): choose a folder that can.") from None
+        check = partial(refuse_others, overwrite=self.force or continues)
+        with locked(out, check) as folder:
+            check(folder)
+            run_gridworld(self, settings, folder, load_finished_worlds(folder, settings) if continues else None)
 
     @property
     def settings(self) -> experiment.Settings:
@@ -66,10 +75,26 @@ class Gridworld(experiment.Settings):
         return experiment.Settings(**{f: getattr(self, f) for f in experiment.Settings.__dataclass_fields__})
 
 
+def refuse_others(folder: Folder, overwrite: bool) -> None:
+    """Refuse a folder that holds a run of another command, or results that are not to be overwritten."""
+    folder.check_plain((*FILES, PARTIAL_FILE))
+    if folder.stat(CONFIG) is not None:
+        raise InputError(f"--out {folder.path} holds a {CONFIG}, as runs of capax train do: choose another folder.")
+    there = [name for name in (*FILES, PARTIAL_FILE) if folder.stat(name) is not None]
+    if there and not overwrite:
+        raise InputError(
+            f"--out {folder.path} already holds {', '.join(there)}: add --resume to continue it, choose another folder, or add "
+            "--force to overwrite it."
+        )
+
+
 def run_gridworld(
-    command: Gridworld, settings: experiment.Settings, done: dict[int, experiment.WorldResult] | None
+    command: Gridworld,
+    settings: experiment.Settings,
+    folder: Folder | None,
+    done: dict[int, experiment.WorldResult] | None,
 ) -> None:
-    """Run the experiment, print the table and write the files.
+    """Run the experiment, print the table and write the files into the folder, which is held.
 
     `done` holds the worlds that were run before; None for an experiment that begins.
     """
@@ -77,7 +102,7 @@ def run_gridworld(
     if command.out is not None:
         safe = f"finished worlds are safe in {command.out}; continue with the same command and --resume"
     with only_json(command.json) as write, leaving(lambda: safe, killed=f"{HELD}; {safe}"):
-        table = write_results(command, settings, done)
+        table = write_results(settings, folder, done)
         write(table)
     if command.json:
         return
@@ -91,31 +116,31 @@ def run_gridworld(
 
 
 def write_results(
-    command: Gridworld, settings: experiment.Settings, done: dict[int, experiment.WorldResult] | None
+    settings: experiment.Settings, folder: Folder | None, done: dict[int, experiment.WorldResult] | None
 ) -> list[dict[str, Any]]:
     """Run the experiment, write the files, and return the table."""
     from capax.reporting import gridworld as report  # Matplotlib takes a while to import, and errors should not
 
     worlds = experiment.run_worlds(settings, done)
-    if command.out is not None:
-        worlds = save_finished_worlds(command.out / PARTIAL_FILE, settings, worlds, done)
+    if folder is not None:
+        worlds = save_finished_worlds(folder, settings, worlds, done)
     results = list(progress(worlds, settings.worlds, "worlds"))
     rows = [row for result in results for row in result.rows]
     table = experiment.summarise(rows)
-    if command.out is not None:
+    if folder is not None:
         world = experiment.describe_first_world(settings, results[0])
         contents: dict[str, Callable[[], str | bytes]] = {
-            "episodes.jsonl": lambda: folder.to_jsonl(rows),
-            "table.json": lambda: folder.to_json(table),
-            "world.json": lambda: folder.to_json(world),
+            "episodes.jsonl": lambda: to_jsonl(rows),
+            "table.json": lambda: to_json(table),
+            "world.json": lambda: to_json(world),
             "figure.png": lambda: report.draw_curves(
                 rows, f"{settings.worlds} worlds of seed {settings.seed}, slip {settings.slip}"
             ),
             "world.png": lambda: report.draw_world(world),
         }
         for name in FILES:  # in this order: if a picture fails, the rows are written
-            folder.write(command.out / name, contents[name]())
-        (command.out / PARTIAL_FILE).unlink()
+            folder.write(name, contents[name]())
+        folder.remove(PARTIAL_FILE)
     return table
 
 

@@ -22,6 +22,30 @@ MAX_ARRAY_BYTES = 64 * 2**30
 """Bytes that one array may have."""
 
 
+def sparse_problem(matrix: Any) -> str | None:
+    """What is wrong with the indices of a SciPy sparse array; None if all lie within its shape.
+
+    SciPy computes with them unchecked, beyond the ends of its arrays.
+    """
+    try:
+        if matrix.format in ("csr", "csc", "bsr"):
+            matrix.check_format(full_check=True)
+            starts = matrix.indptr
+            if not (starts[1:] >= starts[:-1]).all():  # SciPy takes differences, which overflow
+                return "its indptr falls"
+        elif matrix.format == "coo":
+            for axis, (places, size) in enumerate(zip(matrix.coords, matrix.shape, strict=True)):
+                if len(places) != len(matrix.data):
+                    return f"axis {axis} has {len(places)} indices for {len(matrix.data)} entries"
+                if len(places) and (places.min() < 0 or places.max() >= size):
+                    return f"its indices of axis {axis} are not all from 0 to {size - 1}"
+        else:
+            return sparse_problem(matrix.tocoo())
+    except Exception as error:  # an array that was put together by hand may lack anything
+        return error_text(error)
+    return None
+
+
 def short_repr(value: Any, max_chars: int = 60) -> str:
     """The `repr` of a value on one line, cut off after `max_chars` characters."""
     try:

@@ -122,8 +122,9 @@ class ImageBuffer(NamedTuple):
                 raise Damaged("an episode in it has arrays of different lengths")
             if added - size < after <= added:
                 episodes.append(episode)
-        if sum(len(episode.reward) for episode in episodes) != size:
-            raise Damaged(f"it does not hold {size} steps")
+        held = sum(len(episode.reward) for episode in episodes)
+        if held != size:
+            raise Damaged(f"it does not hold {size} steps, but {held}")
         return cls(tuple(episodes), added)
 
     @property

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 
-from capax.core.checks import error_text, numbers, one_line, short_repr
+from capax.core.checks import MAX_ARRAY_BYTES, error_text, numbers, one_line, short_repr
 from capax.core.contracts import EnvTask
 from capax.core.errors import InputError
 from capax.core.types import Episode
 
 NEEDED = ("obs", "action", "reward", "cost", "next_obs")
+COLUMNS = (*NEEDED, "terminated")
+"""All arrays that are read; others in a file are not loaded."""
 
 
 def initial_episode(data: str | Path | Mapping[str, Any], task: EnvTask) -> Episode:
@@ -34,7 +39,7 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: EnvTask) -> Epis
     shapes: dict[str, tuple[int, ...]] = {"obs": (count, task.obs_dim), "action": (count, task.action_box.size)}
     shapes["next_obs"] = shapes["obs"]
     arrays: dict[str, Any] = {}
-    for name in (*NEEDED, "terminated"):
+    for name in COLUMNS:
         array = _array(name, columns[name])
         shape = shapes.get(name, (count,))
         if name == "action" and array.size == count * task.action_box.size:
@@ -78,13 +83,13 @@ def initial_episode(data: str | Path | Mapping[str, Any], task: EnvTask) -> Epis
 
 
 def _columns(data: Any) -> dict[Any, Any]:
-    """The arrays of a mapping or a file, by name."""
+    """The arrays of a mapping or a file that are needed, by name."""
     if isinstance(data, str | Path):
         return _read(Path(data))
     if not isinstance(data, Mapping):
         raise InputError(f"initial_data is {short_repr(data)}: name an .npz file, or give arrays by their names.")
     try:
-        return dict(data)
+        return {name: data[name] for name in COLUMNS if name in data}
     except Exception as error:  # an open .npz file is a mapping that reads on access
         raise InputError(f"initial_data cannot be read, {error_text(error)}: give arrays by their names.") from error
 
@@ -99,16 +104,38 @@ def _array(name: str, value: Any) -> Any:
 def _read(path: Path) -> dict[str, Any]:
     name = one_line(str(path), 200)
     try:
+        mode = path.stat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # a pipe would wait
+            raise InputError(f"{name} is no plain file: name an .npz file of logged transitions.")
         with path.open("rb") as handle:  # numpy leaves a damaged file open
             file = np.load(handle, allow_pickle=False)
             if not isinstance(file, np.ndarray):
-                return {key: file[key] for key in file.files}
+                return {key: _member(file, key) for key in COLUMNS if key in file.files}
     except FileNotFoundError:
         raise InputError(f"{name} is not there: name an .npz file of logged transitions.") from None
+    except InputError:
+        raise
     except OSError as error:
         raise InputError(
             f"{name} cannot be read ({error.strerror or error_text(error)}): name an .npz file of logged transitions."
         ) from None
+    except MemoryError:
+        raise InputError(f"{name} does not fit into memory: give fewer transitions.") from None
     except Exception:  # a damaged archive raises many kinds of errors
         raise InputError(f"{name} is no .npz file of plain arrays: write one with numpy.savez.") from None
     raise InputError(f"{name} holds one array: write several with numpy.savez.")
+
+
+def _member(file: Any, name: str) -> Any:
+    """An array of an open .npz file. Its size is compared with that of its entry before memory is taken for it."""
+    entry = file.zip.getinfo(f"{name}.npy" if f"{name}.npy" in file.zip.namelist() else name)
+    with file.zip.open(entry) as member:
+        version = npy.read_magic(member)
+        read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, _, dtype = read_header(member)
+    size = math.prod(shape) * dtype.itemsize
+    if size > entry.file_size or math.prod(max(n, 1) for n in shape) >= 2**62:
+        raise ValueError(name)
+    if size > MAX_ARRAY_BYTES:
+        raise MemoryError
+    return file[name]

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from capax.core.errors import InputError
+from capax.runs.folder import Folder
 
 Frame = UInt8[np.ndarray, "height width 3"]
 BACKENDS = ("egl", "osmesa")
@@ -41,14 +42,18 @@ def write(path: Path, frames: Iterable[Any], fps: float) -> None:
     first = next(pictures, None)
     if first is None:
         raise InputError(f"There is no frame for {path}: run the task for at least one step.")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        folder = Folder(path.parent)
+    except OSError as error:
+        error.filename = str(path)
+        raise
+    with folder, tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as own:
+        folder.check_plain([path.name])
+        temporary = Path(own, path.name)  # ffmpeg would follow a link that waits under a name that can be guessed
         complaint = _encode(temporary, first.shape, chain((first,), pictures), fps)
         if complaint:
             raise OSError(errno.EIO, complaint, str(path))
         os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def frame_of(render: Callable[[], Any]) -> Frame:

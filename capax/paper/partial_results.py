@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from capax.core.errors import InputError
 from capax.paper.gridworld import Label, Settings, WorldResult
-from capax.runs import folder
+from capax.runs.folder import Folder
 
 PARTIAL_FILE = "worlds.jsonl"
 CHANGEABLE_SETTINGS = ("jobs",)
@@ -27,10 +26,11 @@ def settings_payload(settings: Settings) -> dict[str, Any]:
     return json.loads(json.dumps(payload))
 
 
-def load_finished_worlds(path: Path, settings: Settings) -> dict[int, WorldResult]:
+def load_finished_worlds(folder: Folder, settings: Settings) -> dict[int, WorldResult]:
     """Read the finished worlds, by number. An incomplete last line is removed from the file."""
+    path = folder.path / PARTIAL_FILE
     try:
-        head, *lines = path.read_text().split("\n")
+        head, *lines = folder.read(PARTIAL_FILE).decode().split("\n")
         if json.loads(head) != settings_payload(settings):
             raise InputError(
                 f"{path} was started with other settings ({head}): use those settings, or start over with --force."
@@ -41,7 +41,7 @@ def load_finished_worlds(path: Path, settings: Settings) -> dict[int, WorldResul
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is damaged ({type(error).__name__}): start over with --force.") from None
-    folder.write(path, "\n".join([head, *complete_lines, ""]))
+    folder.write(PARTIAL_FILE, "\n".join([head, *complete_lines, ""]))
     return finished
 
 
@@ -52,14 +52,14 @@ def world_result(line: dict[str, Any]) -> WorldResult:
 
 
 def save_finished_worlds(
-    path: Path, settings: Settings, results: Iterable[WorldResult], finished: dict[int, WorldResult] | None
+    folder: Folder, settings: Settings, results: Iterable[WorldResult], finished: dict[int, WorldResult] | None
 ) -> Iterator[WorldResult]:
     """Write each new result to the file, then yield it. `finished` is None for a new experiment."""
     if finished is None:
-        folder.write(path, json.dumps(settings_payload(settings)) + "\n")
+        folder.write(PARTIAL_FILE, json.dumps(settings_payload(settings)) + "\n")
     for number, result in enumerate(results):
         if number not in (finished or {}):
             policies = [(label.method, label.kappa, policy) for label, policy in result.policies]
             line = {"world": number, "rows": result.rows, "policies": policies}
-            folder.append(path, json.dumps(line, allow_nan=False) + "\n")
+            folder.append(PARTIAL_FILE, json.dumps(line, allow_nan=False) + "\n")
         yield result

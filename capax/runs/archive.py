@@ -51,8 +51,8 @@ class Piece(NamedTuple):
     end: int
 
 
-def write(file: BinaryIO, arrays: Mapping[str, Array], text: str) -> int:
-    """Append arrays and a text to a file; returns the number of bytes."""
+def encoded(arrays: Mapping[str, Array], text: str) -> list[bytes | memoryview]:
+    """A record of arrays and a text, in parts: no large array is copied."""
     header: dict[str, Any] = {TEXT: {"capax": text}}
     at = 0
     for name, array in arrays.items():
@@ -63,18 +63,32 @@ def write(file: BinaryIO, arrays: Mapping[str, Array], text: str) -> int:
         }
         at += array.nbytes
     header[DIGEST] = {"dtype": "U8", "shape": [32], "data_offsets": [at, at + 32]}
-    encoded = json.dumps(header).encode()
-    encoded += b" " * (-len(encoded) % 8)
-    digest = hashlib.sha256()
-    for part in (len(encoded).to_bytes(8, "little"), encoded):
-        digest.update(part)
-        file.write(part)
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    parts: list[bytes | memoryview] = [len(head).to_bytes(8, "little"), head]
     for array in arrays.values():
         flat: Any = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        digest.update(flat)
-        file.write(flat)
-    file.write(digest.digest())
-    return 8 + len(encoded) + at + 32
+        parts.append(memoryview(flat))
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(part)
+    return [*parts, digest.digest()]
+
+
+def write(file: BinaryIO, arrays: Mapping[str, Array], text: str) -> int:
+    """Append arrays and a text to a file; returns the number of bytes."""
+    return sum(file.write(part) for part in encoded(arrays, text))
+
+
+def claimed_length(file: BinaryIO, left: int) -> int:
+    """The bytes of the next record, if its header is right: its content is not checked."""
+    size = int.from_bytes(file.read(8), "little")
+    if not 0 < size <= min(LARGEST_HEADER, left - 8):
+        raise Damaged(f"its header claims {size} bytes")
+    length = 8 + size + parse(file.read(size))[1][-1].end
+    if length > left:
+        raise Damaged(f"its header claims {length} bytes")
+    return length
 
 
 def read(file: BinaryIO, left: int) -> tuple[dict[str, Array], str, int]:
@@ -137,6 +151,9 @@ def parse(encoded: bytes) -> tuple[str, list[Piece]]:
 def piece_of(name: str, entry: Any) -> Piece:
     """An entry of a header, with every number checked to be one."""
     shape, (begin, end) = tuple(entry["shape"]), entry["data_offsets"]
+    dtype = DTYPES[entry["dtype"]]
     if len(shape) > 32 or not all(type(n) is int and 0 <= n < 2**62 for n in (*shape, begin, end)):
         raise ValueError(name)
-    return Piece(name, DTYPES[entry["dtype"]], shape, begin, end)
+    if math.prod(max(n, 1) for n in shape) * dtype.itemsize >= 2**62:  # an empty array may be too wide for numpy, too
+        raise ValueError(name)
+    return Piece(name, dtype, shape, begin, end)

@@ -1,28 +1,38 @@
 """Checkpoints: a run's progress, written whole, and the newest whole one found again.
 
-`checkpoints/` holds the two newest states, a file each, and `buffer.log`, which only grows: a state says how much of it is
-its own. The log is on the disk before the state that needs it, and a state has its name only when all of it is.
+`checkpoints/` holds the two newest states, a file each, and the log of transitions (`buffer_log.py`): a state says how much of
+it is its own. The log is on the disk before the state that needs it, and a state has its name only when all of it is.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
+
+import jax
 
 from capax.core.checks import error_text, one_line
 from capax.core.errors import Damaged, InputError
 from capax.core.loop import Progress
-from capax.core.types import Record
-from capax.runs import archive, folder, state
+from capax.runs import archive, state
+from capax.runs.buffer_log import LOG, PARITY, BufferLog, Extent
 from capax.runs.config import FORMAT, FREE, RunConfig
+from capax.runs.folder import Folder
 from capax.runs.state import StateLike, StateReader
+from capax.runtime.switches import PRECISION
 
-FOLDER, LOG = "checkpoints", "buffer.log"
+FOLDER = "checkpoints"
 KEPT = 2
 """Newest states that are kept."""
+NAME = re.compile(r"episode-([0-9]{6,15})\.safetensors")
+OWN = re.compile(rf"{NAME.pattern}(\.damaged)?|{LOG}|{PARITY}|\.({NAME.pattern}|{LOG}|{PARITY})\.[0-9]+")
+"""All names that capax writes in `checkpoints/`; other files there are left alone."""
+TEMPORARY = re.compile(rf"\.({NAME.pattern}|{LOG}|{PARITY})\.[0-9]+")
+"""What a process that was stopped while it wrote leaves behind."""
 
 
 class Saved(NamedTuple):
@@ -35,140 +45,215 @@ class Saved(NamedTuple):
     """Of the capax that wrote it."""
 
 
+class Misfit(Damaged):
+    """A checkpoint that is whole to the byte, but holds no state of this run's agent."""
+
+
+class LogDamaged(Damaged):
+    """A checkpoint that is whole, but whose part of the log is not."""
+
+
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, run: Path) -> None:
-        self.folder = run / FOLDER
-        self._rows = 0
-        """Transitions that the log holds."""
-        self._bytes = 0
-        """Bytes of the log that belong to the newest checkpoint."""
+    def __init__(self, run: Folder) -> None:
+        self._run, self._log = run, BufferLog()
+        self._unusable: set[str] = set()
+        """Checkpoints whose log is damaged: the run continues from an older one, until it has written them anew."""
 
     def clear(self) -> None:
-        """Delete the checkpoints of an earlier run."""
-        for path in self.folder.glob("*"):
-            path.unlink()
+        """Delete the checkpoints of an earlier run, and nothing else."""
+        if (folder := self._run.subfolder(FOLDER)) is not None:
+            with folder:
+                for name in folder.names():
+                    if OWN.fullmatch(name):
+                        folder.remove(name)
 
     def save(self, progress: Progress, row: Mapping[str, Any] | None, config: RunConfig) -> None:
         """Add a checkpoint; the third newest is deleted."""
-        if not self.folder.exists():
-            self.folder.mkdir()
-            folder.sync(self.folder.parent)
-        buffer = state.buffer_of(progress.state)
-        if buffer is not None:
-            self._append(buffer)
-        arrays: dict[str, Any] = {}
-        content = {
-            "format": FORMAT,
-            "version": config.version,
-            "settings": config.as_dict(),
-            "number": progress.number,
-            "steps": progress.steps,
-            "log": self._bytes,
-            "row": row,
-            "state": state.flatten(progress.state, arrays),
-            "fresh": [state.flatten(episode, arrays) for episode in progress.fresh],
-        }
-        with folder.atomic(self.folder / f"episode-{progress.number:06d}.safetensors") as file:
-            archive.write(file, arrays, json.dumps(content, allow_nan=False))
-        for old in self.names()[KEPT:]:
-            old.unlink()
-
-    def names(self) -> list[Path]:
-        """The checkpoints, newest first."""
-        paths = [path for path in self.folder.glob("episode-*.safetensors") if path.stem[8:].isdecimal()]
-        return sorted(paths, key=lambda path: (len(path.name), path.name), reverse=True)
+        folder = self._run.subfolder(FOLDER, create=True)
+        assert folder is not None
+        with folder:
+            buffer = state.buffer_of(progress.state)
+            if buffer is not None:
+                self._log.append(folder, buffer)
+            arrays: dict[str, Any] = {}
+            content = {
+                "format": FORMAT,
+                "version": config.version,
+                "settings": config.as_dict(),
+                "number": progress.number,
+                "steps": progress.steps,
+                "log": self._log.end.bytes,
+                "row": row,
+                "state": state.flatten(progress.state, arrays),
+                "fresh": [state.flatten(episode, arrays) for episode in progress.fresh],
+            }
+            with folder.atomic(f"episode-{progress.number:06d}.safetensors") as file:
+                archive.write(file, arrays, json.dumps(content, allow_nan=False))
+            self._unusable.discard(f"episode-{progress.number:06d}.safetensors")
+            for old in newest_first(folder)[KEPT:]:
+                folder.remove(old)
 
     @property
     def number(self) -> int:
-        """Episodes before the newest checkpoint, whole or not; 0 without one."""
-        return max((int(path.stem[8:]) for path in self.names()), default=0)
+        """Episodes before the newest checkpoint that has not turned out to be unusable; 0 without one."""
+        folder = self._run.subfolder(FOLDER)
+        if folder is None:
+            return 0
+        with folder:
+            return max((number_of(name) for name in newest_first(folder) if name not in self._unusable), default=0)
 
     def newest(self, config: RunConfig, like: StateLike) -> tuple[Saved | None, list[str]]:
-        """The newest whole checkpoint and warnings; damaged ones are set aside. None if there is none."""
+        """The newest checkpoint that can be used, and warnings; damaged ones are set aside. None if there is none."""
+        folder = self._run.subfolder(FOLDER)
+        if folder is None:
+            return None, []
+        with folder:
+            for name in folder.names():
+                if TEMPORARY.fullmatch(name):
+                    folder.remove(name)
+            folder.unshare((LOG, PARITY))
+            return self._newest(folder, config, like)
+
+    def _newest(self, folder: Folder, config: RunConfig, like: StateLike) -> tuple[Saved | None, list[str]]:
         warnings: list[str] = []
-        for path in self.folder.glob(".episode-*"):
-            path.unlink()  # of a process that was stopped while it wrote
-        for path in (names := self.names()):
+        misfits: list[str] = []
+        for name in newest_first(folder):
+            path = folder.path / name
             try:
-                saved, self._rows, self._bytes = read(path, config, like)
-            except Damaged as error:
-                aside = path.with_name(path.name + ".damaged")
-                os.replace(path, aside)
-                warnings.append(f"{path} is damaged ({error}): it was set aside as {aside.name}.")
+                saved = _read(folder, name, config, like, self._log)
+            except LogDamaged as error:
+                self._unusable.add(name)
+                warnings.append(f"{path} is whole, but its part of the log is damaged ({error}).")
                 continue
-            log = self.folder / LOG
-            if log.exists():
-                os.truncate(log, self._bytes)
-            return saved, warnings
-        if names:
+            except Misfit as error:
+                misfits.append(name)
+                warnings.append(f"{path} is damaged, or of another agent ({error}).")
+                continue
+            except Damaged as error:
+                folder.rename(name, f"{name}.damaged")
+                warnings.append(f"{path} is damaged ({error}): it was set aside as {name}.damaged.")
+                continue
+            for other in misfits:  # the agent is the right one, so they are at fault
+                folder.rename(other, f"{other}.damaged")
+            self._log.cut(folder)
+            return saved, [*warnings, *self._log.warnings]
+        if warnings:
             raise InputError(
-                f"no checkpoint in {self.folder} is whole ({warnings[0].rstrip('.')}): restore one, or retrain with --force."
+                f"no checkpoint in {folder.path} is whole ({warnings[0].rstrip('.')}): restore one, or retrain with --force."
             )
         return None, warnings
 
-    def _append(self, buffer: Any) -> None:
-        """Append to the log what it does not hold; what an interrupted write left behind its end is overwritten."""
-        log = self.folder / LOG
-        if self._bytes and buffer.added == self._rows:
-            return
-        with log.open("r+b" if log.exists() else "w+b") as file:
-            file.seek(self._bytes)
-            file.truncate()
-            size = sum(
-                archive.write(file, arrays, json.dumps({"added": added})) for arrays, added in buffer.since(self._rows)
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        self._rows, self._bytes = buffer.added, self._bytes + size
+
+def newest_first(folder: Folder) -> list[str]:
+    """The names of the checkpoints in their folder."""
+    return sorted(filter(NAME.fullmatch, folder.names()), key=number_of, reverse=True)
+
+
+def number_of(name: str) -> int:
+    """Episodes before the checkpoint of this name."""
+    match = NAME.fullmatch(name)
+    assert match is not None
+    return int(match[1])
 
 
 def read(
     path: Path, config: RunConfig, like: StateLike, *, log: bool = True, part: str | None = None
-) -> tuple[Saved, int, int]:
-    """A checkpoint, the transitions in its part of the log, and the bytes of that part.
+) -> tuple[Saved, Extent]:
+    """A checkpoint and its part of the log. No file is changed.
 
     Without `log` the buffer stays empty. With `part`, only this field of the state is restored; `like` is an example of it.
     """
+    with Folder(path.parent) as folder:
+        own = BufferLog()
+        return _read(folder, path.name, config, like, own if log else None, part, repair=False), own.end
+
+
+def _read(
+    folder: Folder,
+    name: str,
+    config: RunConfig,
+    like: StateLike,
+    log: BufferLog | None,
+    part: str | None = None,
+    *,
+    repair: bool = True,
+) -> Saved:
+    path = folder.path / name
     try:
-        with path.open("rb") as file:
+        with folder.reader(name) as file:
             size = os.fstat(file.fileno()).st_size
             arrays, text, length = archive.read(file, size)
+        if length != size:
+            raise Damaged("it continues behind its end")
+        return _restored(folder, name, arrays, text, config, like, log, part, repair)
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror}).") from None
-    if length != size:
-        raise Damaged("it continues behind its end")
-    content = _content(path, text)
+    except MemoryError:
+        raise InputError(f"{path} does not fit into memory: use a machine with more.") from None
+
+
+def _restored(
+    folder: Folder,
+    name: str,
+    arrays: Mapping[str, Any],
+    text: str,
+    config: RunConfig,
+    like: StateLike,
+    log: BufferLog | None,
+    part: str | None,
+    repair: bool,
+) -> Saved:
+    """What the arrays and the text of a checkpoint stand for."""
+    path, content = folder.path / name, _content(folder.path / name, text)
     try:
         changed = _changed(content["settings"], config.as_dict())
         if changed:
             names = one_line(", ".join(sorted(changed)), 160)
             raise InputError(f"{path} belongs to other settings ({names}) than config.json: restore that file.")
+        _check_precision(path, content["settings"]["switches"].get(PRECISION))
         number, steps, log_bytes, row = (content[name] for name in ("number", "steps", "log", "row"))
         version = one_line(content["version"], 40)
         if not all(type(n) is int and 0 <= n < 2**53 for n in (number, steps, log_bytes)) or not isinstance(
             row, dict | None
         ):
             raise Damaged("it has an invalid count or row")
+        if number != number_of(name):
+            raise InputError(f"{path} holds the state after {number} episodes: give it back its name, or remove it.")
         json.dumps(row, allow_nan=False)  # it may be written to episodes.jsonl
-        rows = 0
 
         def buffer(count: int, added: int) -> Any:
-            nonlocal rows
-            rows, empty = added, state.buffer_of(like.example)
-            return read_log(path.parent / LOG, log_bytes, count, added, type(empty)) if log else empty
+            empty = state.buffer_of(like.example)
+            if log is None:
+                return empty
+            try:
+                return log.restore(folder, log_bytes, count, added, type(empty), repair=repair)
+            except Damaged as error:
+                raise LogDamaged(str(error)) from None
 
         reader = StateReader(arrays, buffer)
         payload = content["state"] if part is None else content["state"]["fields"][part]
         restored = state.restore(payload, like, reader)
         episodes = content["fresh"] if part is None else ()
         fresh = tuple(state.restore_episode(episode, reader, config) for episode in episodes)
-    except (Damaged, InputError):
+    except (LogDamaged, InputError):
         raise
+    except Damaged as error:
+        raise Misfit(str(error)) from None
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise Damaged(f"it holds no progress of a run, {error_text(error)}") from None
-    return Saved(Progress(number, steps, restored, fresh), row, version), rows, log_bytes
+        raise Misfit(f"it holds no progress of a run, {error_text(error)}") from None
+    return Saved(Progress(number, steps, restored, fresh), row, version)
+
+
+def _check_precision(path: Path, before: Any) -> None:
+    """Refuse arrays of another precision than this process computes with: they are whole."""
+    now = bool(jax.config.values[PRECISION])
+    if isinstance(before, bool) and before != now:
+        raise InputError(
+            f"{path} was written with {PRECISION}={before}, now it is {now}: set JAX_ENABLE_X64={int(before)}, so that its "
+            "arrays have the same types."
+        )
 
 
 def _changed(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -189,30 +274,6 @@ def _content(path: Path, text: str) -> dict[str, Any]:
     return content
 
 
-def read_log(path: Path, length: int, size: int, added: int, kind: Any) -> Any:
-    """The buffer that held the last `size` of `added` transitions when the log was `length` bytes long."""
-    at = 0
-
-    def records(file: BinaryIO) -> Iterator[Record]:
-        nonlocal at
-        while at < length:
-            arrays, text, record_length = archive.read(file, length - at)
-            at += record_length
-            yield arrays, int(json.loads(text)["added"])
-
-    try:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size < length:
-                raise Damaged("it ends too early")
-            return kind.restored(records(file), size, added, length)
-    except OSError as error:
-        raise Damaged(f"{path.name} cannot be read: {error.strerror}") from None
-    except Damaged as error:
-        raise Damaged(f"{path.name}, byte {at}: {error}") from None
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, MemoryError) as error:
-        raise Damaged(f"{path.name} holds no transitions, {error_text(error)}") from None
-
-
 def policy_state(
     run: Path, config: RunConfig, like: StateLike, warn: Callable[[str], None], part: str | None = None
 ) -> Any:
@@ -220,9 +281,13 @@ def policy_state(
 
     No file is moved.
     """
-    for path in Checkpoints(run).names():
-        try:
-            return read(path, config, like, log=False, part=part)[0].progress.state
-        except Damaged as error:
-            warn(f"{path} is damaged ({error}): the one before it is used.")
+    with Folder(run) as whole:
+        folder = whole.subfolder(FOLDER)
+        if folder is not None:
+            with folder:
+                for name in newest_first(folder):
+                    try:
+                        return _read(folder, name, config, like, None, part).progress.state
+                    except Damaged as error:
+                        warn(f"{folder.path / name} is damaged ({error}): the one before it is used.")
     raise InputError(f"{run} holds no whole checkpoint: it has learned nothing that could act, so train first.")

@@ -12,13 +12,13 @@ import math
 import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from capax.core.costs import total_cost, violates
 from capax.core.types import Episode, Spec
-from capax.runs import folder
+from capax.runs.folder import Folder, read_plain
 
 RUNNING, INTERRUPTED = "running.jsonl", "interrupted.jsonl"
 StepRecord = tuple[float, float, int | None, int | None]
@@ -50,9 +50,9 @@ def checksum(array: Any) -> int:
 class Journal:
     """Writes the episodes that are being played, and compares them with the interrupted ones that they repeat."""
 
-    def __init__(self, run: Path, repeats: Iterable[InterruptedEpisode] = ()) -> None:
-        self._path, self._after = run / RUNNING, _lines(run / INTERRUPTED)
-        self._file: TextIO | None = None
+    def __init__(self, run: Folder, repeats: Iterable[InterruptedEpisode] = ()) -> None:
+        self._run, self._after = run, _lines(run)
+        self._file: BinaryIO | None = None
         self._repeats = {episode.number: episode for episode in repeats}
         self._steps: dict[int, int] = {}
         """Steps of each episode that is being played."""
@@ -66,7 +66,7 @@ class Journal:
         if not self._steps:
             self.close()
             self._repeats = {other: trace for other, trace in self._repeats.items() if other >= number}
-            self._file, self._first = self._path.open("w", buffering=1), number
+            self._file, self._first = self._run.create(RUNNING), number
         first = checksum(obs)
         if number in self._repeats and self._repeats[number].first != first:
             self._differ(number, "its first observation")
@@ -102,7 +102,7 @@ class Journal:
         self._steps.pop(number, None)
         if not self._steps:
             self.close()
-            self._path.unlink(missing_ok=True)
+            self._run.remove(RUNNING)
 
     def close(self) -> None:
         """Close the file and leave it as it is."""
@@ -116,7 +116,11 @@ class Journal:
 
     def _write(self, line: str) -> None:
         assert self._file is not None
-        self._file.write(line + "\n")
+        self._run.guard()
+        self._run.check_own(self._file.fileno(), RUNNING)
+        rest = memoryview(f"{line}\n".encode())
+        while len(rest):  # without a buffer: what could not be written is not tried again when the file is closed
+            rest = rest[self._file.write(rest) :]
 
     def _differ(self, number: int, where: str) -> None:
         self.differs = where
@@ -127,7 +131,7 @@ def left_over(run: Path) -> list[InterruptedEpisode]:
     """The interrupted episodes in the journal; none if it is missing or cannot be read."""
     traces: list[InterruptedEpisode] = []
     try:
-        for line in (run / RUNNING).read_bytes().splitlines():
+        for line in read_plain(run / RUNNING).splitlines():
             if line.startswith(b"{"):
                 head = json.loads(line)
                 number, before, first, after = (int(head[name]) for name in ("episode", "steps", "first", "after"))
@@ -181,14 +185,14 @@ def interrupted_row(trace: InterruptedEpisode, limit: float, spec: Spec, reason:
     }
 
 
-def count(run: Path, traces: Sequence[InterruptedEpisode], limit: float, spec: Spec, reason: str) -> None:
+def count(run: Folder, traces: Sequence[InterruptedEpisode], limit: float, spec: Spec, reason: str) -> None:
     """Add interrupted episodes to `interrupted.jsonl`, once."""
     rows = [interrupted_row(trace, limit, spec, reason) for trace in traces if trace.steps]
-    there = max(0, _lines(run / INTERRUPTED) - traces[0].after)  # a process killed while writing has written some
+    there = max(0, _lines(run) - traces[0].after)  # a process killed while writing has written some
     if rows[there:]:
-        folder.append(run / INTERRUPTED, "".join(json.dumps(row) + "\n" for row in rows[there:]))
+        run.append(INTERRUPTED, "".join(json.dumps(row) + "\n" for row in rows[there:]))
 
 
-def _lines(path: Path) -> int:
-    """Number of lines that were written to their end."""
-    return path.read_bytes().count(b"\n") if path.exists() else 0
+def _lines(run: Folder) -> int:
+    """Lines of `interrupted.jsonl` that were written to their end."""
+    return 0 if run.stat(INTERRUPTED) is None else run.read(INTERRUPTED).count(b"\n")

@@ -12,6 +12,7 @@ from typing import Any
 from capax.core.checks import short_repr
 from capax.core.errors import InputError
 from capax.runs.config import RunConfig
+from capax.runs.folder import read_plain
 
 CONFIG, EPISODES, INTERRUPTED = "config.json", "episodes.jsonl", "interrupted.jsonl"
 RECENT = 10
@@ -25,11 +26,20 @@ class Run:
     folder: Path
 
     @property
+    def exists(self) -> bool:
+        """Whether the folder holds something under the name of the configuration, or a link."""
+        try:
+            (self.folder / CONFIG).lstat()
+        except OSError:
+            return False
+        return True
+
+    @property
     def config(self) -> RunConfig:
         """Everything that decides the run."""
         path = self.folder / CONFIG
         try:
-            text = path.read_bytes()
+            text = read_plain(path)
         except (FileNotFoundError, NotADirectoryError):
             raise InputError(f"{self.folder} holds no {CONFIG}: name a folder that capax train has written.") from None
         except OSError as error:
@@ -48,13 +58,13 @@ class Run:
 
     def _rows(self, name: str) -> list[dict[str, Any]]:
         path = self.folder / name
-        if not path.exists():
-            return []
         try:
-            complete, _, _ = path.read_bytes().rpartition(
-                b"\n"
-            )  # a last line without an end was not written to its end
+            complete, _, _ = read_plain(path).rpartition(b"\n")  # a last line without an end was not written to its end
             rows = [json.loads(line) for line in complete.splitlines() if line]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except InputError:
+            raise
         except OSError as error:
             raise InputError(f"{path} cannot be read ({error.strerror}).") from None
         except (ValueError, RecursionError):

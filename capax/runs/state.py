@@ -19,7 +19,7 @@ from numpy import ndarray as Array
 
 from capax.core.checks import error_text, one_line, short_repr
 from capax.core.contracts import Agent, GrowingBuffer
-from capax.core.errors import Damaged
+from capax.core.errors import Damaged, InputError
 from capax.core.types import AnyNumber, Episode, Key
 from capax.runs.archive import NAMES
 from capax.runs.config import RunConfig
@@ -107,10 +107,10 @@ def restore(payload: Any, like: StateLike, reader: StateReader, where: str = "st
     """The state that JSON and arrays stand for; `Damaged` for anything that is not like the example."""
     try:
         return _restore(payload, like.example, like.initial, reader, where)
+    except (Damaged, InputError):
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise (
-            error if isinstance(error, Damaged) else Damaged(f"its {where} does not fit this run, {error_text(error)}")
-        ) from None
+        raise Damaged(f"its {where} does not fit this run, {error_text(error)}") from None
 
 
 def _restore(payload: Any, example: Any, initial: Any, reader: StateReader, where: str) -> Any:
@@ -187,8 +187,10 @@ def restore_episode(payload: Any, reader: StateReader, config: RunConfig) -> Epi
         if len({len(column) for column in every}) != 1 or not len(columns["reward"]):
             raise Damaged("an episode in it has arrays of different lengths")
         _check_columns(columns, config)
+    except Damaged:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, IndexError) as error:
-        raise error if isinstance(error, Damaged) else Damaged(f"it holds no episode, {error_text(error)}") from None
+        raise Damaged(f"it holds no episode, {error_text(error)}") from None
     episode: dict[str, Any] = {**columns, **numbers, **flags, "extras": extras, "frames": frames}
     return Episode(**episode)
 
@@ -263,7 +265,7 @@ def _sparse(payload: Any, shape: tuple[int, ...], reader: StateReader, where: st
         and len(indptr) == rows + 1
         and indptr[0] == 0
         and indptr[-1] == len(data)
-        and bool((np.diff(indptr) >= 0).all())
+        and bool((indptr[1:] >= indptr[:-1]).all())  # a difference of large numbers would overflow
         and (len(indices) == 0 or (indices.min() >= 0 and indices.max() < columns))
     )
     if not sound:

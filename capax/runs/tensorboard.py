@@ -16,6 +16,13 @@ INSTALLED = find_spec("tensorboardX") is not None
 """Found out at once: later, the current folder may be on the path, and hold anything of that name."""
 HIDDEN = ("steps", "seconds")
 """Numbers of a row that are no curves."""
+OWN_END = ".capax"
+"""Ends the names of our event files: others in the folder are left alone."""
+
+
+def is_own(name: str) -> bool:
+    """Whether a file of this name was written by `TensorBoard`."""
+    return name.startswith("events.out.tfevents.") and name.endswith(OWN_END)
 
 
 def installed() -> bool:
@@ -40,8 +47,9 @@ class TensorBoard(Logger):
         from tensorboardX.record_writer import RecordWriter
 
         now = time.time_ns()  # two starts within a second get different names, in their order
-        name = f"events.out.tfevents.{now // 10**9:010d}.{socket.gethostname()}.{now % 10**9:09d}"
-        self._file = RecordWriter(str(folder / name))
+        path = folder / f"events.out.tfevents.{now // 10**9:010d}.{socket.gethostname()}.{now % 10**9:09d}{OWN_END}"
+        path.open("xb").close()  # a new file, whatever waits under this name
+        self._file = RecordWriter(str(path))
         self._write(file_version="brain.Event:2")
         self._write(step=first_step + 1, session_log=SessionLog(status=SessionLog.START))
         self._file.flush()

@@ -14,7 +14,7 @@ import scipy.sparse.linalg as spla
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.core.checks import number, numbers, short_repr
+from capax.core.checks import number, numbers, short_repr, sparse_problem
 from capax.core.errors import InputError
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -229,6 +229,8 @@ def _checked_transitions(P: Any, S: int, A: int) -> Any:
             raise InputError(f"sparse P has shape {P.shape}: give [S*A, S] = ({S * A}, {S}), with row s*A + a.")
         if P.dtype.kind not in "biuf":
             raise InputError(f"sparse P holds {P.dtype}: give real, finite entries.")
+        if (problem := sparse_problem(P)) is not None:
+            raise InputError(f"sparse P is no whole array, {problem}: give indices within its shape.")
         P = sp.csr_array(P, dtype=np.float64, copy=True)
         _check_entries("P", P.data)
         rows = P

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from capax.core.checks import between, check_size, numbers, whole
+from capax.core.checks import between, check_size, numbers, sparse_problem, whole
 from capax.core.errors import InputError
 from capax.tabular.cmdp import MAX_DENSE_STATES
 
@@ -42,6 +42,8 @@ class CountModel(NamedTuple):
                 )
             if prior.dtype.kind not in "biuf":
                 raise InputError(f"sparse prior holds {prior.dtype}: give pseudo-counts >= 0.")
+            if (problem := sparse_problem(prior)) is not None:
+                raise InputError(f"sparse prior is no whole array, {problem}: give indices within its shape.")
             prior = sp.csr_array(prior, dtype=np.float64)
             counts: Any = sp.csr_array(prior.shape)
             entries = prior.data

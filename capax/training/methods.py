@@ -18,7 +18,7 @@ from capax.agents.policy_gradient.ppo import ppo_surrogate
 from capax.agents.policy_gradient.ppo_lagrangian import ppo_lagrangian_surrogate
 from capax.agents.policy_gradient.settings import PolicyGradientSettings
 from capax.agents.starters import Random
-from capax.core.checks import nearest, short_repr
+from capax.core.checks import check_size, nearest, short_repr
 from capax.core.contracts import Agent, Kind, PlanningRule, Rule
 from capax.core.errors import InputError
 from capax.core.registry import Registry
@@ -87,6 +87,8 @@ def planning_agent(ingredients: Ingredients) -> Agent[Any]:
         return Planet(spec, rule, (height, width, channels), config.action_box.size, ingredients.settings, capacity)
     assert config.capacity is not None
     box, settings = config.action_box, ingredients.settings
+    numbers = 2 * config.obs_dim + box.size + 3
+    check_size({"capacity": config.capacity, "numbers of a transition": numbers}, "capacity", "numbers of a transition")
     return Pets(spec, rule, config.obs_dim, box.size, settings, config.capacity, tuple(box.rest.tolist()))
 
 

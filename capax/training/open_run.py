@@ -12,6 +12,6 @@ from capax.training.request import path_of
 def open_run(folder: str | Path | Run) -> Run:
     """The run in a folder: its `config`, its `episodes` and its `interrupted` ones. Nothing in the folder is changed."""
     run = folder if isinstance(folder, Run) else Run(path_of(folder))
-    if not (run.folder / CONFIG).is_file():
+    if not run.exists:
         raise InputError(f"{run.folder} holds no {CONFIG}: name a folder that capax train has written.")
     return run

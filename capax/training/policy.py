@@ -14,7 +14,7 @@ from numpy import ndarray as Array
 
 from capax import runtime
 from capax.agents.tabular import sample_action
-from capax.core.checks import short_repr
+from capax.core.checks import check_size, short_repr
 from capax.core.contracts import Agent
 from capax.core.errors import InputError
 from capax.core.types import Key
@@ -144,7 +144,9 @@ def restore(run: Run, kappa: Any = None) -> tuple[Agent[Any], Any]:
 
 def _table_policy(run: Run, config: RunConfig) -> Array:
     """The policy `[S, A]` of a finite world's agent, whatever else its state holds."""
-    blank = np.zeros((config.states or 0, config.actions or 0))
+    sizes = {"states": config.states or 0, "actions": config.actions or 0}
+    check_size(sizes, "states", "actions", each=8)
+    blank = np.zeros((sizes["states"], sizes["actions"]))
     return policy_state(run.folder, config, StateLike(blank, blank), _warn, part="policy")
 
 

@@ -21,9 +21,10 @@ from capax.core.errors import InputError
 from capax.core.loop import Outcome, Progress
 from capax.core.types import Episode
 from capax.envs.task import Step
-from capax.runs import folder, journal
+from capax.runs import journal
 from capax.runs.checkpoint import Checkpoints, Saved
 from capax.runs.config import RunConfig
+from capax.runs.folder import Folder, to_jsonl
 from capax.runs.journal import InterruptedEpisode, Journal
 from capax.runs.loggers import LoggerGroup
 from capax.runs.progress import ProgressLine
@@ -42,6 +43,7 @@ class Recorder:
     def __init__(
         self,
         run: Run,
+        folder: Folder,
         config: RunConfig,
         *,
         start: float,
@@ -55,13 +57,13 @@ class Recorder:
         on_episode: OnEpisode | None = None,
     ) -> None:
         """`start` steps are random. `row` is the last one that was written. Episodes are played in groups of `group`."""
-        self._run, self._config, self._start = run, config, start
+        self._folder, self._config, self._start = folder, config, start
         self._at, self._checkpoints, self._line, self._loggers = at, checkpoints, line, loggers
         self._counts = Violations() if row is None else Violations.of_row(row)
         self._seconds_before = 0.0 if row is None else float(row["time"]["seconds"])
         self._steps = at.steps
         self._journal, self._monitor, self._on_episode = (
-            Journal(run.folder, repeats),
+            Journal(folder, repeats),
             Monitor(config, run.episodes),
             on_episode,
         )
@@ -134,7 +136,7 @@ class Recorder:
             }
             row = make_row(outcome, self._config, violation, self._counts) | {"time": clock}
             self._checkpoints.save(outcome.progress, row, self._config)
-            folder.append(self._run.folder / EPISODES, json.dumps(row, allow_nan=False) + "\n")
+            self._folder.append(EPISODES, json.dumps(row, allow_nan=False) + "\n")
             self._journal.end(outcome.number)
             self._ends.append((now, outcome.steps))
             self._at = outcome.progress
@@ -155,8 +157,11 @@ class Recorder:
             )
 
 
-def reconcile(run: Run, saved: Saved) -> None:
-    """Make `episodes.jsonl` end where the checkpoint does. Rows behind it happened, so they go to `interrupted.jsonl`."""
+def reconcile(run: Run, folder: Folder, saved: Saved) -> None:
+    """Make `episodes.jsonl` end where the checkpoint does, with the row that it holds.
+
+    Rows behind it happened, so they go to `interrupted.jsonl`.
+    """
     rows, number, path = run.episodes, saved.progress.number, run.folder / EPISODES
     if len(rows) == number - 1 and saved.row is not None:
         rows = [*rows, saved.row]
@@ -165,10 +170,14 @@ def reconcile(run: Run, saved: Saved) -> None:
             f"{path} has {len(rows)} rows where the checkpoint has {number} episodes: restore the file, or retrain with "
             "--force."
         )
+    if number and rows[number - 1] != saved.row:
+        raise InputError(
+            f"{path} and the checkpoint differ in the row of episode {number - 1}: restore the file, or retrain with --force."
+        )
     lost, there = rows[number:], run.interrupted
     moved = [{**row, "reason": "its checkpoint is lost"} for row in lost]
     try:
-        text, more = folder.to_jsonl(rows[:number]), folder.to_jsonl(row for row in moved if row not in there)
+        text, more = to_jsonl(rows[:number]), to_jsonl(row for row in moved if row not in there)
         for row in rows[:number][-1:]:  # the next row counts on from there
             Violations.of_row(row)
             float(row["time"]["seconds"])
@@ -177,9 +186,9 @@ def reconcile(run: Run, saved: Saved) -> None:
             f"{path} has a row that capax did not write ({error_text(error)}): restore the file, or retrain with --force."
         ) from None
     if lost:
-        folder.append(run.folder / INTERRUPTED, more)
-    if not path.exists() or path.read_bytes() != text.encode():
-        folder.write(path, text)
+        folder.append(INTERRUPTED, more)
+    if folder.stat(EPISODES) is None or folder.read(EPISODES) != text.encode():
+        folder.write(EPISODES, text)
 
 
 def is_false(answer: Any) -> bool:
@@ -192,15 +201,17 @@ def steps_per_second(steps: int, seconds: float) -> float:
     return round(steps / seconds, 2) if seconds > 0.0 else 0.0
 
 
-def count_interrupted(run: Run, config: RunConfig, reason: str) -> list[InterruptedEpisode]:
+def count_interrupted(
+    run: Run, folder: Folder, checkpoints: Checkpoints, config: RunConfig, reason: str
+) -> list[InterruptedEpisode]:
     """Add the journal's episodes that no checkpoint holds to `interrupted.jsonl`, and return them.
 
     If there are none, the stop only prevented the deletion of the journal, which is deleted now.
     """
-    safe = max(len(run.episodes), Checkpoints(run.folder).number)
+    safe = max(len(run.episodes), checkpoints.number)
     episodes = [episode for episode in journal.left_over(run.folder) if episode.number >= safe]
     if episodes:
-        journal.count(run.folder, episodes, config.limit, config.spec(), reason)
+        journal.count(folder, episodes, config.limit, config.spec(), reason)
     else:
-        (run.folder / journal.RUNNING).unlink(missing_ok=True)
+        folder.remove(journal.RUNNING)
     return episodes

@@ -13,16 +13,16 @@ import numpy as np
 
 from capax.core.checks import one_line, short_repr
 from capax.core.contracts import Agent, Collector
-from capax.core.errors import DiskFailed, EnvironmentFailed, InputError, TrainingFailed
+from capax.core.errors import DiskFailed, EnvironmentFailed, FolderInUse, InputError, TrainingFailed
 from capax.core.loop import Outcome, Progress
 from capax.core.loop import run as loop
 from capax.core.types import Episode, Key
 from capax.core.version import __version__
 from capax.envs.finite_task import FiniteTask
 from capax.envs.task import GymTask
-from capax.runs import folder
 from capax.runs.checkpoint import Checkpoints
 from capax.runs.config import RunConfig
+from capax.runs.folder import Folder
 from capax.runs.journal import InterruptedEpisode
 from capax.runs.loggers import LoggerGroup, Loggers, open_loggers
 from capax.runs.progress import ProgressLine
@@ -56,6 +56,8 @@ class Session(NamedTuple):
     """Everything that one session of a run works with."""
 
     run: Run
+    folder: Folder
+    """The run's, open and locked."""
     config: RunConfig
     task: GymTask | FiniteTask
     make_task: Callable[[], Any]
@@ -167,7 +169,7 @@ def _record_stage(
     agent = built.agent
     group = agent.episodes_at_once
     recorder = Recorder(
-        run, config, start=built.start, at=at, row=row, checkpoints=session.checkpoints, line=line,
+        run, session.folder, config, start=built.start, at=at, row=row, checkpoints=session.checkpoints, line=line,
         loggers=loggers, repeats=repeats, group=group,
         on_episode=session.hooks.on_episode,
     )  # fmt: skip
@@ -188,9 +190,10 @@ def _record_stage(
         advice = _how_to_continue(run, config, recorder.at.number)
         raise DiskFailed(f"{disk_error(run, error)} {advice}") from error
     finally:
-        recorder.close()
-        with suppress(OSError, InputError):
-            count_interrupted(run, config, reason)
+        with suppress(OSError):  # what stopped the run matters more
+            recorder.close()
+        with suppress(OSError, InputError, FolderInUse):
+            count_interrupted(run, session.folder, session.checkpoints, config, reason)
     return recorder
 
 
@@ -217,7 +220,7 @@ def _until_length_known(session: Session, outcomes: Iterable[Outcome]) -> Iterat
             capacity = capacity_of(settings, session.config.steps, length)
             with on_disk(session.run):
                 config = session.config.with_length(length, capacity)
-                folder.write(session.run.folder / CONFIG, config.to_json())
+                session.folder.write(CONFIG, config.to_json())
             yield outcome
             return
         yield outcome

@@ -18,14 +18,15 @@ from capax.envs.cost_function import import_cost
 from capax.envs.finite_task import FiniteTask
 from capax.envs.open_task import open_task
 from capax.envs.task import Cost, GymTask
-from capax.runs import folder, trusted
+from capax.runs import trusted
 from capax.runs.checkpoint import Checkpoints, Saved
 from capax.runs.config import RunConfig
+from capax.runs.folder import Folder
 from capax.runs.loggers import Loggers
-from capax.runs.run import CONFIG, EPISODES, Run
+from capax.runs.run import CONFIG, EPISODES, INTERRUPTED, Run
 from capax.runs.state import state_like
 from capax.training.build import Built, UserObjects, build, check_precision, own_rule, starter_of
-from capax.training.folders import created_folder, on_disk, prepare
+from capax.training.folders import check_files, check_own, created_folder, on_disk, prepare
 from capax.training.foreign import check_data, parts_of
 from capax.training.lane_runs import Lanes, train_lanes
 from capax.training.recorder import count_interrupted, reconcile
@@ -102,7 +103,7 @@ def train_request(request: Request) -> Run:
     )
     task = make_task()
     try:
-        exists = request.resume and (run.folder / CONFIG).exists()
+        exists = request.resume and run.exists
         config = resolve(request, task, run.config if exists else None)
         trusted.remember(trusted.facts_of(config))
         own = UserObjects(
@@ -110,15 +111,15 @@ def train_request(request: Request) -> Run:
         )
         built = _build(config, task, own)
         initial = _initial(request.initial_data, task)
-        with created_folder(run):
+        with created_folder(run, check_own) as folder:
             if exists:
-                return _continue(run, _same_run(run, config), task, make_task, own, hooks, initial)
-            prepare(run, request.force)
-            at, checkpoints = begin(built.agent, jr.key(config.seed), initial), Checkpoints(run.folder)
+                return _continue(run, folder, _same_run(run, config), task, make_task, own, hooks, initial)
+            prepare(run, folder, request.force)
+            at, checkpoints = begin(built.agent, jr.key(config.seed), initial), Checkpoints(folder)
             with on_disk(run):
-                folder.write(run.folder / CONFIG, config.to_json())
+                folder.write(CONFIG, config.to_json())
                 checkpoints.save(at, None, config)
-            run_loop(Session(run, config, task, make_task, own, hooks, checkpoints), built, at)
+            run_loop(Session(run, folder, config, task, make_task, own, hooks, checkpoints), built, at)
     finally:
         task.close()
     return run
@@ -156,8 +157,8 @@ def resume(
     task = make_task()
     try:
         own = UserObjects(rule, _starter(task, initial_policy))
-        with created_folder(run):
-            return _continue(run, config, task, make_task, own, hooks)
+        with created_folder(run) as folder:
+            return _continue(run, folder, config, task, make_task, own, hooks)
     finally:
         task.close()
 
@@ -223,6 +224,7 @@ def _differing(name: str, old: Any, new: Any) -> Iterator[str]:
 
 def _continue(
     run: Run,
+    folder: Folder,
     config: RunConfig,
     task: GymTask | FiniteTask,
     make_task: Callable[[], Any],
@@ -233,10 +235,11 @@ def _continue(
     """Continue from the newest whole checkpoint; `initial` is what the run begins with, if it is at hand."""
     check_precision(config)
     built = _build(config, task, own)
-    key, checkpoints = jr.key(config.seed), Checkpoints(run.folder)
-    folder.refuse_links(run.folder)
+    key, checkpoints = jr.key(config.seed), Checkpoints(folder)
+    check_files(folder)
     with on_disk(run):
-        folder.remove_temporaries(run.folder, "capax", CONFIG, EPISODES)
+        folder.remove_temporaries(CONFIG, EPISODES, INTERRUPTED)
+        folder.unshare((EPISODES, INTERRUPTED))
         saved, warnings = checkpoints.newest(config, state_like(built.agent, key))
         if saved is None and run.episodes:
             raise InputError(f"{run.folder} has episodes but no checkpoint: restore one, or retrain with --force.")
@@ -244,8 +247,8 @@ def _continue(
             at = begin(built.agent, key, _logged(run, config, task) if initial is None else initial)
             checkpoints.save(at, None, config)
             saved = Saved(at, None, config.version)
-        repeats = count_interrupted(run, config, "killed")
-        reconcile(run, saved)
+        repeats = count_interrupted(run, folder, checkpoints, config, "killed")
+        reconcile(run, folder, saved)
     at, rows = saved.progress, run.episodes
     if at.steps >= config.steps:
         return run
@@ -256,8 +259,8 @@ def _continue(
         )
     if config != run.config:
         with on_disk(run):
-            folder.write(run.folder / CONFIG, config.to_json())
-    session = Session(run, config, task, make_task, own, hooks, checkpoints)
+            folder.write(CONFIG, config.to_json())
+    session = Session(run, folder, config, task, make_task, own, hooks, checkpoints)
     run_loop(session, built, at, rows[-1] if rows else None, warnings, repeats)
     return run
 

@@ -125,5 +125,6 @@ def test_a_row_whose_steps_are_none_does_not_make_a_run_complete(tmp_path, capsy
     (row,) = Run(tmp_path / "run").episodes
     path.write_text(json.dumps(row | {"steps": "fifty"}) + "\n")
     capsys.readouterr()
-    main(["resume", str(tmp_path / "run")])
+    with pytest.raises(SystemExit, match="2"):  # it is not the checkpoint's row
+        main(["resume", str(tmp_path / "run")])
     assert not capsys.readouterr().out.startswith("already complete")

@@ -117,7 +117,9 @@ def resume_problems(remains: Remains, folder: Path, kind: Kind, stops: int, loss
     names = {str(path.relative_to(folder)) for path in files}
     required = {f"checkpoints/episode-{number:06d}.safetensors" for number in (len(kind.rows) - 1, len(kind.rows))}
     required |= {"config.json", "episodes.jsonl"}
-    allowed = r"interrupted\.jsonl|events\.out\.tfevents\..*|checkpoints/(buffer\.log|episode-\d+\.safetensors)"
+    allowed = (
+        r"interrupted\.jsonl|events\.out\.tfevents\..*|checkpoints/(buffer\.(log|parity)|episode-\d+\.safetensors)"
+    )
     superfluous = sorted(name for name in names - required if not re.fullmatch(allowed, name))
     counted = run.episodes[-1]["steps"] + sum(row["length"] for row in run.interrupted)
     missing = steps - counted if kind.options["env"] is counted_walk else 0

@@ -269,8 +269,7 @@ def test_a_state_where_an_agent_has_none_is_refused(tmp_path):
     for state in (0, {}, {"fields": {}}, [], "x"):
         forge(run.folder, lambda c, a, state=state: c.update(state=state))
         assert "is damaged" in refusal_of(run.folder, lambda folder: capax.resume(folder, steps=150))
-        (aside,) = (run.folder / "checkpoints").glob("*.damaged")
-        aside.rename(aside.with_suffix(""))
+        assert not list((run.folder / "checkpoints").glob("*.damaged"))  # it is whole: perhaps the agent is another one
 
 
 FORGED_TABULAR: dict[str, Change] = {

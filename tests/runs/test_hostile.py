@@ -57,6 +57,7 @@ def traversing_zip(payload: Any) -> bytes:
 @pytest.mark.parametrize("name", ["episode-000003.safetensors", "buffer.log"])
 def test_other_files_do_not_execute(run, tmp_path, make, name):
     (run / "checkpoints" / name).write_bytes(make(Payload(tmp_path / "touched")))
+    (run / "checkpoints" / "buffer.parity").unlink()  # it would repair the log
     assert "no checkpoint in" in refusal_of(run)
     assert not (tmp_path / "touched").exists() and not (tmp_path / "outside").exists()
 
@@ -103,8 +104,9 @@ def test_a_checkpoint_with_any_bit_flipped_is_refused(run):
             archive.read(io.BytesIO(bytes(flipped)), len(flipped))
 
 
-def test_a_log_with_any_bit_flipped_is_refused(run):
+def test_a_log_with_any_bit_flipped_is_refused_where_there_is_no_parity(run):
     log = run / "checkpoints" / "buffer.log"
+    (run / "checkpoints" / "buffer.parity").unlink()
     data, rng = log.read_bytes(), np.random.default_rng(0)
     newest = newest_checkpoint(run)
     checkpoint = newest.read_bytes()
@@ -209,6 +211,14 @@ def test_whatever_a_config_says_it_is_used_or_refused(trained, tmp_path_factory,
         capax.resume(folder, steps=150)
     except InputError as error:
         check_message(error)
+
+
+def test_sizes_that_no_memory_holds_are_refused(run, tabular_run):
+    for folder, sizes in ((run, {"capacity": 2**45}), (tabular_run, {"states": 2**30, "actions": 2**30})):
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | sizes))
+        with pytest.raises(InputError, match=r"is an array of .* GiB: give smaller ones"):
+            capax.load(folder)
 
 
 ODD_ROWS: dict[str, Callable[[dict[str, Any]], Any]] = {

@@ -37,6 +37,7 @@ FORGED_SPARSE: dict[str, dict[str, Any]] = {
     "an indptr beyond the data in between": {"2": np.array([0, 2, 10**9, 4, 5], INT)},
     "a negative indptr": {"2": np.array([0, -(10**9), 2, 4, 5], INT)},
     "an indptr that falls": {"2": np.array([0, 4, 2, 4, 5], INT)},
+    "an indptr whose differences overflow": {"2": np.array([0, 2**63 - 1, -(2**63), -1, 5], np.int64)},
     "an indptr that begins late": {"2": np.array([1, 2, 2, 4, 5], INT)},
     "an indptr too short": {"2": np.array([0, 2, 4, 5], INT)},
     "an indptr too long": {"2": np.array([0, 2, 2, 4, 5, 5], INT)},

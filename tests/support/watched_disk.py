@@ -25,9 +25,10 @@ class File:
 class WatchedFile(io.FileIO):
     """An open file whose changes are watched."""
 
-    def __init__(self, disk: Disk, path: Path, mode: str) -> None:
-        super().__init__(path, mode)
+    def __init__(self, disk: Disk, file: Any, path: Path, mode: str) -> None:
+        super().__init__(file, mode)
         self.disk, self.path = disk, path
+        disk.handles[self.fileno()] = path
 
     def write(self, data: Any) -> int:
         data = bytes(data)
@@ -35,6 +36,11 @@ class WatchedFile(io.FileIO):
             self.disk.change("write", self.path)
             super().write(part)
         return len(data)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.disk.handles.pop(self.fileno(), None)
+        super().close()
 
     def truncate(self, size: int | None = None) -> int:
         self.disk.change("truncate", self.path)
@@ -61,67 +67,84 @@ class Disk:
         stem = path.name.split(f".{os.getpid()}")[0].split(".tfevents")[0]
         self.before(self, f"{action} {stem}")
 
-    def within(self, path: Any) -> bool:
-        return isinstance(path, str | os.PathLike) and self.folder in (Path(path), *Path(path).parents)
+    def place(self, path: Any, dir_fd: int | None = None) -> Path | None:
+        """The path of a name in an open folder, or of a file descriptor, if it lies in the watched folder."""
+        if isinstance(path, int):
+            return self.handles.get(path)
+        if dir_fd is not None and dir_fd not in self.handles:
+            return None
+        whole = Path(path) if dir_fd is None else self.handles[dir_fd] / path
+        return whole if self.folder in (whole, *whole.parents) else None
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Stand between capax and the disk."""
-        real = {name: getattr(os, name) for name in ("open", "fsync", "replace", "unlink", "truncate", "mkdir")}
+        real = {name: getattr(os, name) for name in ("open", "close", "fsync", "replace", "unlink", "mkdir")}
 
-        def open_raw(path: Any, flags: int, *more: Any, **options: Any) -> int:
-            if not self.within(path):
-                return real["open"](path, flags, *more, **options)
-            if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
-                self.change("open", Path(path))
-                self.files.setdefault(Path(path), File())
-            handle = real["open"](path, flags, *more, **options)
-            self.handles[handle] = Path(path)
+        def open_raw(path: Any, flags: int, *more: Any, dir_fd: int | None = None) -> int:
+            place = self.place(path, dir_fd)
+            if place is not None and flags & os.O_CREAT and not place.exists():
+                self.change("open", place)
+                self.files.setdefault(place, File())
+            handle = real["open"](path, flags, *more, dir_fd=dir_fd)
+            if place is not None:
+                self.handles[handle] = place
             return handle
 
+        def close(handle: int) -> None:
+            self.handles.pop(handle, None)
+            real["close"](handle)
+
         def fsync(handle: int) -> None:
-            path = next((file.path for file in self.opened if not file.closed and file.fileno() == handle), None)
-            if path is not None:
-                self.change("sync", path)
-                self.files[path].synced = path.read_bytes()
-            elif handle in self.handles:  # of a folder
-                folder = self.handles[handle]
-                self.change("sync", folder)
-                self.names[folder] = {path: file for path, file in self.files.items() if path.parent == folder}
-                self.folders |= {path for path in folder.iterdir() if path.is_dir()}
-            else:
+            place = self.handles.get(handle)
+            if place is None:
                 real["fsync"](handle)
+                return
+            self.change("sync", place)
+            if place.is_dir():
+                self.names[place] = {path: file for path, file in self.files.items() if path.parent == place}
+                self.folders |= {path for path in place.iterdir() if path.is_dir()}
+            else:
+                self.files[place].synced = place.read_bytes()
 
-        def watched(name: str) -> Callable[..., Any]:
-            def call(path: Any, *more: Any, **options: Any) -> Any:
-                if not self.within(path):
-                    return real[name](path, *more, **options)
-                if name in ("replace", "truncate") or Path(path).exists() != (name == "mkdir"):
-                    self.change(name, Path(path))
-                result = real[name](path, *more, **options)
-                if name == "replace":
-                    self.files[Path(more[0])] = self.files.pop(Path(path))
-                elif name == "unlink":
-                    self.files.pop(Path(path))
-                return result
+        def replace(path: Any, new: Any, *, src_dir_fd: int | None = None, dst_dir_fd: int | None = None) -> None:
+            place, after = self.place(path, src_dir_fd), self.place(new, dst_dir_fd)
+            if place is not None and after is not None:
+                self.change("replace", place)
+            real["replace"](path, new, src_dir_fd=src_dir_fd, dst_dir_fd=dst_dir_fd)
+            if place is not None and after is not None:
+                self.files[after] = self.files.pop(place)
 
-            return call
+        def unlink(path: Any, *, dir_fd: int | None = None) -> None:
+            place = self.place(path, dir_fd)
+            if place is not None:
+                self.change("unlink", place)
+            real["unlink"](path, dir_fd=dir_fd)
+            self.files.pop(place, None)
 
-        for name in ("replace", "unlink", "truncate", "mkdir"):
-            patch.setattr(os, name, watched(name))
+        def mkdir(path: Any, *more: Any, dir_fd: int | None = None) -> None:
+            place = self.place(path, dir_fd)
+            if place is not None and not place.exists():
+                self.change("mkdir", place)
+            real["mkdir"](path, *more, dir_fd=dir_fd)
+
+        for function in (close, fsync, replace, unlink, mkdir):
+            patch.setattr(os, function.__name__, function)
         patch.setattr(os, "open", open_raw)
-        patch.setattr(os, "fsync", fsync)
         patch.setattr(io, "open", self.open_file)
         patch.setattr(builtins, "open", self.open_file)
 
     def open_file(self, path: Any, mode: str = "r", buffering: int = -1, *more: Any, **options: Any) -> Any:
         """Like `open`, with a `WatchedFile` if the file can be changed."""
-        if not self.within(path) or not {*mode} & {*"wax+"}:
+        place = self.place(path)
+        if place is None or not {*mode} & {*"wax+"}:
             return OPEN(path, mode, buffering, *more, **options)
-        if "w" in mode or not Path(path).exists():
-            self.change("open", Path(path))
-        file = WatchedFile(self, Path(path), mode.replace("b", ""))
+        if not isinstance(path, int) and ("w" in mode or not place.exists()):
+            self.change("open", place)
+        file = WatchedFile(self, path, place, mode.replace("b", ""))
         self.opened.append(file)
-        self.files.setdefault(Path(path), File())
+        self.files.setdefault(place, File())
+        if buffering == 0:
+            return file
         buffered: Any = io.BufferedRandom(file) if "+" in mode else io.BufferedWriter(file)
         return buffered if "b" in mode else io.TextIOWrapper(buffered, "utf-8", line_buffering=buffering == 1)
 

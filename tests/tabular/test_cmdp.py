@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from support.cmdps import TRANSITION_KINDS, random_cmdp, random_policy, sparse_c
 from capax.core.errors import InputError
 from capax.tabular import CMDP, evaluate, penalised, values
 from capax.tabular.cmdp import occupancy_and_values, support
+from capax.tabular.counts import CountModel
 
 TWO_STATES = {
     "P": np.array([[[1.0, 0.0], [0.5, 0.5]], [[0.0, 1.0], [0.0, 1.0]]]),
@@ -249,3 +251,35 @@ def test_a_row_sum_with_a_rounding_error_is_accepted():
     P = TWO_STATES["P"].copy()
     P[0, 1] = [0.1 + 0.2, 0.7]  # 1 + 2e-16
     CMDP(**{**TWO_STATES, "P": P})
+
+
+def sparse_world(change: Callable[[Any], Any]) -> CMDP:
+    """A world of 120 states whose sparse transitions were changed by hand."""
+    P = sp.csr_array((np.ones(240), np.zeros(240, int), np.arange(241)), shape=(240, 120))
+    return CMDP(change(P), np.zeros((120, 2)), np.zeros((120, 2)), np.full(120, 1 / 120), 0.9)
+
+
+def put(array: Any, part: str, value: int) -> Any:
+    """Write one index into a sparse array, as nothing in SciPy prevents."""
+    indices = array.coords[1] if part == "coords" else getattr(array, part)
+    indices[5] = value
+    return array
+
+
+@pytest.mark.parametrize("change", [
+    lambda P: put(P, "indices", 2**30), lambda P: put(P, "indices", -(2**30)), lambda P: put(P, "indices", 120),
+    lambda P: put(P, "indptr", 2**30), lambda P: put(P, "indptr", -1), lambda P: put(P.tocsc(), "indices", 2**30),
+    lambda P: put(P.tocoo(), "coords", 2**30), lambda P: put(P.tocoo(), "coords", -1),
+    lambda P: put(P.tobsr((2, 2)), "indices", 2**30),
+])  # fmt: skip
+def test_sparse_transitions_whose_indices_leave_their_shape_are_refused(change):
+    # SciPy computes with them unchecked, beyond the ends of its arrays
+    with pytest.raises(InputError, match=r"sparse P is no whole array, .*: give indices within its shape"):
+        sparse_world(change)
+    with pytest.raises(InputError, match="sparse prior is no whole array"):
+        CountModel.init(change(sp.csr_array((np.ones(240), np.zeros(240, int), np.arange(241)), shape=(240, 120))), 2)
+
+
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "bsr", "lil", "dok"])
+def test_sparse_transitions_of_any_form_are_taken(form):
+    assert sparse_world(lambda P: P.asformat(form)).S == 120

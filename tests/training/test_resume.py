@@ -126,6 +126,7 @@ def test_a_damaged_end_of_the_log_costs_one_episode(whole, tmp_path, monkeypatch
     folder = stop_early(tmp_path, monkeypatch, "cap conformal", 5)
     log = folder / "buffer.log"
     log.write_bytes(log.read_bytes()[:-40])
+    (folder / "buffer.parity").unlink()  # it would repair the log
     run = resume(tmp_path, RUNS["cap conformal"])
     assert without_times(run.episodes) == without_times(whole["cap conformal"].episodes)
     assert [row["episode"] for row in run.interrupted] == [4]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from support.toy_envs import Toy, limited
 import capax
 from capax.core.types import Spec
 from capax.runs import journal
+from capax.runs.folder import Folder
 from capax.runs.run import INTERRUPTED, Run
 from capax.training import recorder, run_loop
 
@@ -95,18 +97,24 @@ def test_the_cost_of_interrupted_episodes_side_by_side_is_kept(tmp_path, monkeyp
     assert without_times(run.episodes) == whole and len(run.interrupted) == 2 and not (out / "running.jsonl").exists()
 
 
+def count(run: Path, traces: Any, spec: Spec) -> None:
+    """Count interrupted episodes in a folder."""
+    with Folder(run) as folder:
+        journal.count(folder, traces, 25.0, spec, "killed")
+
+
 def test_a_process_killed_while_it_counted_interrupted_episodes_counts_the_others_later(tmp_path):
     spec, head = Spec(25.0, 0.99, False, 4), {"steps": 0, "phase": "plan", "first": 0, "after": 0}
     lines = [json.dumps({"episode": number, **head}) for number in range(3)]
     lines += [json.dumps([1.0, 10.0 * (ahead + 1), 0, 0, *([ahead] * bool(ahead))]) for ahead in range(3)]
     (tmp_path / journal.RUNNING).write_text("\n".join(lines) + "\n")
     traces = journal.left_over(tmp_path)
-    journal.count(tmp_path, traces, 25.0, spec, "killed")
+    count(tmp_path, traces, spec)
     whole = (tmp_path / INTERRUPTED).read_bytes()
     assert [json.loads(line)["cost"] for line in whole.splitlines()] == [10.0, 20.0, 30.0]
     for cut in range(len(whole)):
         (tmp_path / INTERRUPTED).write_bytes(whole[:cut])
-        journal.count(tmp_path, traces, 25.0, spec, "killed")
+        count(tmp_path, traces, spec)
         assert (tmp_path / INTERRUPTED).read_bytes() == whole
 
 
@@ -114,7 +122,7 @@ def test_an_episode_whose_row_was_missed_is_not_interrupted(tmp_path, monkeypatc
     # stopped between the checkpoint and the row: the episode is safe, and its row comes from the checkpoint
     whole = without_times(train_random(tmp_path / "whole").episodes)
     with monkeypatch.context() as patch:
-        patch.setattr(recorder.folder, "append", stop)
+        patch.setattr(Folder, "append", stop)
         with pytest.raises(Stop):
             train_random(tmp_path / "cut")
     assert Run(tmp_path / "cut").episodes == []

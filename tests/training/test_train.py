@@ -106,7 +106,7 @@ def test_folder_holds_the_run_and_curves(run):
     assert names == [".lock", "checkpoints", "config.json", "episodes.jsonl", events.name]
     assert b"discounted_cost" in events.read_bytes()
     kept = sorted(path.name for path in (run.folder / "checkpoints").iterdir())
-    assert kept == ["buffer.log", "episode-000003.safetensors", "episode-000004.safetensors"]
+    assert kept == ["buffer.log", "buffer.parity", "episode-000003.safetensors", "episode-000004.safetensors"]
 
 
 def test_the_same_seed_gives_the_same_rows_and_another_does_not(tmp_path):

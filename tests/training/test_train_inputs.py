@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import math
+import os
 import pickle
+import tracemalloc
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from numpy.lib import format as npy
 from support import toy_envs
 from support.small_settings import TINY_VECTOR
 from support.tiny_runs import counting, train_tiny, without_times
@@ -166,6 +171,43 @@ def test_files_that_hold_no_transitions_are_refused(tmp_path):
     check_refused(tmp_path, "holds one array", initial_data=single)
     check_refused(tmp_path, "is not there", initial_data=tmp_path / "none.npz")
     check_refused(tmp_path, "cannot be read", initial_data=tmp_path)
+
+
+def test_arrays_that_are_not_needed_are_not_read(tmp_path):
+    path = tmp_path / "log.npz"
+    np.savez(path, **logged(), frames=np.array([{}], object))  # it could only be unpickled
+    assert len(initial_episode(path, make(counting())).reward) == 12
+    read: list[str] = []
+
+    class Lazy(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            read.append(name)
+            return super().__getitem__(name)
+
+    initial_episode(Lazy(logged() | {"frames": None}), make(counting()))
+    assert "frames" not in read
+
+
+def test_a_pipe_of_transitions_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "log.npz")
+    check_refused(tmp_path, "is no plain file", initial_data=tmp_path / "log.npz")
+
+
+@pytest.mark.parametrize("shape", [(2**61, 0), (2**40,), (12, 2**30)])
+def test_an_array_that_claims_more_than_its_file_holds_takes_no_memory(tmp_path, shape):
+    path = tmp_path / "log.npz"
+    np.savez(path, **logged())
+    lie = io.BytesIO()
+    npy.write_array_header_1_0(lie, {"descr": "<f8", "fortran_order": False, "shape": shape})
+    with zipfile.ZipFile(path) as file:
+        members = {name: file.read(name) for name in file.namelist()} | {"obs.npy": lie.getvalue()}
+    with zipfile.ZipFile(path, "w") as file:
+        for name, data in members.items():
+            file.writestr(name, data)
+    tracemalloc.start()
+    check_refused(tmp_path, "no .npz file of plain arrays", initial_data=path)
+    assert tracemalloc.get_traced_memory()[1] < 2**24
+    tracemalloc.stop()
 
 
 def test_an_initial_policy_acts_before_the_model(tmp_path):
