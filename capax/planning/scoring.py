@@ -65,12 +65,12 @@ def step_weights(horizon: int, steps_left: Any, sight: Any = PARTS) -> tuple[Flo
     the last part count for as many steps again as were in sight, if the episode lasts that long.
     """
     place, part = jnp.arange(horizon), part_length(horizon)
-    seen = jnp.minimum(sight * part, horizon)
-    in_sight, last = place < seen, (place < seen) & (place >= seen - part)
+    visible = jnp.minimum(sight * part, horizon)
+    in_sight, last = place < visible, (place < visible) & (place >= visible - part)
     inside = (in_sight & (place < steps_left)).astype(jnp.float32)
-    beyond = jnp.maximum(steps_left - seen, 0.0)
-    after = jnp.stack([last / last.sum(), in_sight / seen])
-    return (inside + after * beyond) / steps_left, inside + last / last.sum() * jnp.minimum(beyond, seen)
+    beyond = jnp.maximum(steps_left - visible, 0.0)
+    after = jnp.stack([last / last.sum(), in_sight / visible])
+    return (inside + after * beyond) / steps_left, inside + last / last.sum() * jnp.minimum(beyond, visible)
 
 
 def charged(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any) -> Float[Array, "N P H"]:

@@ -13,15 +13,15 @@ from capax.training.presets import PRESETS, Preset
 
 TINY = {
     "hidden": 4, "layers": 1, "members": 2, "particles": 2, "population": 4, "elites": 2, "iterations": 1, "horizon": 3,
-    "batch": 4, "least_updates": 1, "most_updates": 2, "start_steps": 100, "keep": 0.0,
+    "batch": 4, "fit_every": 100, "least_updates": 1, "most_updates": 2, "start_steps": 100, "keep": 0.0,
 }  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
-def tiny_preset():
-    capax.register(Preset("tiny-suite", TINY, base="fast", budget={}))
+def _tiny_preset():
+    capax.register(Preset("tiny-suite", TINY, base="paper"))
     yield
-    del PRESETS["tiny-suite"]
+    PRESETS._entries.pop("tiny-suite")
 
 
 COMMAND = ["suite", "--tasks", "doubleintegrator", "--seeds", "2", "--steps", "300", "--preset", "tiny-suite"]
