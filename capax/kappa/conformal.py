@@ -224,7 +224,19 @@ class Conformal(PlanningRule):
     def report(self, state: ConformalState) -> Metrics:
         if state.margins:
             return {"flagged_share": state.share}
-        return {"quantile": self.quantile(state), "k": state.k, "k_step": state.step}
+        terms = {"quantile": self.quantile(state), "k": state.k, "k_step": state.step}
+        if state.episodes == 0:
+            return terms
+        return {**terms, "forgiven": state.forgiven, "violation_bound": self.violation_bound(state)}
+
+    def violation_bound(self, state: ConformalState) -> float:
+        """The share of the planned episodes so far that can have violated at most: (εT/2 + F + k/η) / T.
+
+        It follows from what k has counted, whatever the model and the environment did (docs/guarantees.md).
+        """
+        count = TIME_SHARE * self.rate * state.episodes + state.forgiven
+        count += state.k / state.step if state.step > 0.0 else 0.0
+        return min(1.0, count / max(1, state.episodes))
 
 
 def default(kind: Kind, violation_rate: float) -> Conformal:

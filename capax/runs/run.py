@@ -94,7 +94,7 @@ class Run:
         return (
             f"{self.folder}: {head}, {len(rows)} episodes, {rows[-1]['steps']} steps; last {len(last)}: "
             f"return {mean['return']:.4g}, {cost.replace('_', ' ')} {mean[cost]:.4g} ({limit}); "
-            f"{violations_in_words(rows)}{also}"
+            f"{violations_in_words(rows)}{also}{_bound_in_words(rows)}"
         )
 
     def __repr__(self) -> str:
@@ -127,6 +127,13 @@ class Run:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in cells.items()
         )
         return f"<table>{''.join(lines)}</table>"
+
+
+def _bound_in_words(rows: Sequence[dict[str, Any]]) -> str:
+    """What the rule for κ guarantees for the planned episodes that were played; empty if it says nothing."""
+    planned = [row for row in rows if row.get("phase") != "random"]
+    bound = planned[-1].get("violation_bound") if planned else None
+    return "" if bound is None else f"; at most {bound:.0%} of the planned ones by the rule's count"
 
 
 def violations_in_words(rows: Sequence[dict[str, Any]]) -> str:

@@ -123,3 +123,12 @@ def test_a_violation_that_the_new_model_foresees_is_forgiven_and_another_is_not(
             state = after(0.0, state=state)
         assert state.forgiven == pytest.approx(forgiven, abs=0.06)  # k was at 0 before the last part
         assert state.k == pytest.approx(max(0.0, step_of_violation - 0.5 * (forgiven + 6 * 0.01)))
+
+
+def test_rows_show_the_bound_for_the_episodes_that_were_played():
+    # two violations in ten episodes, at first: k is at 2 − 2 · .01 − 8 · .01 steps, plus ten times .01, so 2 of 10
+    state = after(3.0, 3.0, paid=11.0)
+    assert RULE.report(state)["violation_bound"] == pytest.approx(1.0)
+    state = after(*[0.0] * 8, state=state)
+    assert RULE.report(state)["violation_bound"] == pytest.approx(0.2)
+    assert "violation_bound" not in RULE.report(RULE.init())

@@ -19,7 +19,7 @@ ARENA = 2.0
 
 
 class PointHazards(SuiteEnv):
-    """State: position, velocity, goal. The action is a force."""
+    """State: position, velocity, goal, which is observed relative to the robot. The action is a force."""
 
     obs_dim, low, high, steps = 6, (-1.0, -1.0), (1.0, 1.0), 100
 
@@ -32,6 +32,10 @@ class PointHazards(SuiteEnv):
             place = random.uniform(-0.9 * ARENA, 0.9 * ARENA, 2)
             if np.linalg.norm(HAZARDS - place, axis=1).min() > RADIUS + 0.35:
                 return place
+
+    def observe(self, state: Array) -> Array:
+        place, speed, goal = np.split(state, 3)
+        return np.concatenate([place, speed, goal - place])
 
     def advance(self, state: Array, action: Array, random: np.random.Generator) -> Change:
         place, speed, goal = np.split(state, 3)
