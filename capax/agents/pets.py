@@ -114,6 +114,8 @@ class PlanCarry(NamedTuple):
     budget: EpisodeBudget = EpisodeBudget()
     risk: float = 0.0
     """Conservative cost that was predicted for the steps so far."""
+    unpaid: float | None = None
+    """Predicted cost of the last step, until its true cost is known. Who does not report costs is taken to pay it."""
 
 
 @built_once
@@ -202,6 +204,8 @@ class Pets(Agent[PetsState]):
         """The first action of the best plan within the limit."""
         if state.scaling is None:
             return np.asarray(uniform(key, self.action_dim)), carry, {}
+        if self._budget and carry.unpaid is not None:
+            carry = self.observe_cost(carry, carry.unpaid)
         limit, steps_left = self._limit(state, carry)
         numbers = *(obs - state.origin), state.rule.kappa, limit, steps_left, state.sight
         with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and the plan is not finite
@@ -215,13 +219,18 @@ class Pets(Agent[PetsState]):
         plans = plan_with((state.model, state.scaling)), good
         last = carry.warm
         action, warm, metrics = first_finite(plans, lambda: (np.asarray(last[0]), shifted(last)), self.action_dim)
-        risk = metrics["plan_first_cost"] + state.rule.kappa * metrics["plan_first_uncertainty"]
-        return action, carry._replace(warm=warm, risk=carry.risk + risk), {**metrics, "plan_limit": limit}
+        predicted = max(0.0, metrics["plan_first_cost"])
+        risk = carry.risk + predicted + state.rule.kappa * metrics["plan_first_uncertainty"]
+        return action, carry._replace(warm=warm, risk=risk, unpaid=predicted), {**metrics, "plan_limit": limit}
 
     def _limit(self, state: PetsState, carry: PlanCarry) -> tuple[float, float]:
         """The largest mean cost per step of the next plan, and the steps that are left."""
         if not self._budget:
-            return self.rule.step_limit(self.spec.limit / self.spec.scale, carry.budget.left(self.spec)), np.inf
+            limit, left = self.spec.limit, carry.budget.left(self.spec)
+            if limit <= 0.0 and state.scaling is not None and bool(state.scaling.binary):  # a probability is never 0
+                limit = self.rule.allowance(state.rule, Rest(limit, 1, 1, True))
+                left = max(left, limit / self.spec.scale)
+            return self.rule.step_limit(limit / self.spec.scale, left), np.inf
         assert self.spec.episode_steps is not None and state.scaling is not None
         steps, left = max(1, self.spec.episode_steps - carry.budget.steps), self.spec.limit - carry.budget.spent
         rest = Rest(left, steps, self.spec.episode_steps, bool(state.scaling.binary), carry.risk)
@@ -229,7 +238,7 @@ class Pets(Agent[PetsState]):
         return self.rule.step_limit(per_step, per_step), steps
 
     def observe_cost(self, carry: PlanCarry, cost: float) -> PlanCarry:
-        return carry._replace(budget=carry.budget.after(self.spec, cost))
+        return carry._replace(budget=carry.budget.after(self.spec, cost), unpaid=None)
 
     def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
         """Add new episodes to the buffer, and fit if there are enough new steps."""

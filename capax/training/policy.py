@@ -29,8 +29,8 @@ from capax.training.request import check_seed, path_of
 @dataclass(repr=False)
 class Policy:
     """Acts in the environment's own units: `policy.reset()` at the start of an episode, then `policy(obs)`, or with the cost
-    of the last step, `policy(obs, cost)`: with the rule `conformal`, an episode that has spent too much is planned with
-    less."""
+    of the last step, `policy(obs, cost)`: an episode that has spent too much is planned with less. Under an undiscounted
+    limit, a step whose cost is not reported is taken to cost what was predicted."""
 
     agent: Agent[Any]
     state: Any

@@ -246,6 +246,18 @@ def test_plans_may_spend_what_is_left_of_the_budget(outcomes):
     assert last_limit(fixed, 0.1) == pytest.approx(24.0 / 40.0)
 
 
+def test_who_reports_no_cost_is_taken_to_pay_the_predicted_one(outcomes):
+    state = outcomes[-1].state
+    agent = make_agent(Fixed(0.0))
+    _, carry, metrics = agent.act(state, agent.begin(state), np.ones(1), jr.key(0))
+    silent, told_later = carry, agent.observe_cost(carry, 7.0)
+    _, _, after_silence = agent.act(state, silent, np.ones(1), jr.key(1))
+    _, _, after_cost = agent.act(state, told_later, np.ones(1), jr.key(1))
+    predicted = max(0.0, metrics["plan_first_cost"])
+    assert after_silence["plan_limit"] == pytest.approx((25.0 - predicted) / 49.0)
+    assert after_cost["plan_limit"] == pytest.approx(18.0 / 49.0)
+
+
 def test_random_episodes_move_adam_but_not_the_conformal_rule():
     for rule, moves in ((Conformal(), False), (Adam(), True)):
         agent = make_agent(rule)
