@@ -41,7 +41,7 @@ from capax.kappa.conformal import residual_kappa
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 from capax.models.replay import Replay, replay
-from capax.models.sharpness import sharpness
+from capax.models.sharpness import sharpened
 from capax.planning.ccem import CEM, plan, shifted
 from capax.planning.scoring import LIVED_RATE, PARTS, Terms
 from capax.runtime.cpu_devices import replicate
@@ -262,7 +262,7 @@ class Pets(Agent[PetsState]):
             failures = state.failures.bad_fit(self.settings.ensemble.learning_rate)
             return state._replace(waiting=0, failures=failures), {"bad_fits": failures.fits}
         if bool(scale.binary):
-            scale = self._sharpened((model, scale), buffer, key)
+            scale = sharpened((model, scale), buffer, key, self.settings.ensemble)
         if self._budget:
             state = self._reconsidered(state, (model, scale))
         good = None if state.scaling is None else (state.model, state.scaling)
@@ -346,13 +346,6 @@ class Pets(Agent[PetsState]):
         residual = residual_kappa(error.error, 0.0, error.uncertainty)
         lesson = Feedback(0.0, left, False, residual, unit, error.uncertainty, noise=error.noise, allowance=allowance)
         return self.rule.before_planning(state.rule, lesson)
-
-    def _sharpened(self, params: tuple[Ensemble, Scaling], buffer: TransitionBuffer, key: Key) -> Scaling:
-        """The scaling with which the model's logits fit the costs of the buffer best."""
-        logit, _, cost, _ = ensemble.margin_samples(params, buffer, key, self.settings.ensemble)
-        scale = params[1]
-        factor = sharpness(logit, cost)
-        return scale._replace(target_sd=scale.target_sd.at[-1].multiply(factor))
 
     def _fit(self, model: Any, optimiser: Any, scale: Scaling, buffer: TransitionBuffer, key: Key) -> Any:
         """A model fitted to a buffer, its optimiser's state, and the loss."""

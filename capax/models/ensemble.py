@@ -67,6 +67,9 @@ class EnsembleSettings:
     be 20 steps."""
     most_updates: Annotated[int, Whole()] = 1_000_000
     """Most gradient steps of a fit."""
+    balance: Annotated[float, Between(0.0, 1.0)] = 0.0
+    """Exponent of the predicted variance by which each Gaussian loss is multiplied. At 0, what is predicted with the least
+    noise takes nearly all of the gradient, and the reward may hardly be learned; at 1, errors weigh alike."""
     weight_decay: Annotated[float, Between(0.0, 1e9)] = 2.5e-5
     """Weight decay of the first layer. The second has twice as much, deeper hidden layers three times as much, the
     last layer four times as much (published code)."""
@@ -91,8 +94,6 @@ class EnsembleSettings:
         return [self.weight_decay * factor for factor in [*hidden, 4]]
 
 
-MARGIN_STEPS = 1000
-"""Transitions that are predicted once more after a fit, where costs are binary."""
 UNROLL = 5
 """Imagined steps per turn of the compiled loop. A GPU launches fewer, larger pieces."""
 
@@ -228,14 +229,17 @@ def loss(
     weight: Float[Array, " B"],
     scale: Scaling,
     decays: tuple[float, ...],
+    balance: float = 0.0,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """The training loss, and the mean over members of their data losses, which is logged.
 
     The first is the sum over members of each head's loss, averaged over the head's dimensions, plus the terms of the
-    log-variance bounds and of the weights.
+    log-variance bounds and of the weights. `balance` is described in `EnsembleSettings`.
     """
     p = predict(net, x)
     gaussian = nll(p.mean, p.logvar, y)  # [E B D]
+    if balance > 0.0:
+        gaussian = gaussian * jax.lax.stop_gradient(jnp.exp(balance * p.logvar))
     cost = jnp.where(scale.binary, bce(p.mean[..., -1], y[..., -1]), gaussian[..., -1])
     head_losses = gaussian[..., :-2].mean(-1) + gaussian[..., -2] + cost + jnp.where(scale.ends, bce(p.end, end), 0.0)
     data = (head_losses * weight).sum(-1) / weight.sum()  # [E]
@@ -275,7 +279,9 @@ def fit(
         net, optimiser, total = carry
         rows = resampled[:, jr.randint(jr.fold_in(k_batch, number), (settings.batch,), 0, count)]  # [E B]
         x, y, end = training_batch(buffer, rows, scale)
-        (_, data), grads = jax.value_and_grad(loss, has_aux=True)(net, x, y, end, row_weight, scale, decays)
+        (_, data), grads = jax.value_and_grad(loss, has_aux=True)(
+            net, x, y, end, row_weight, scale, decays, settings.balance
+        )
         steps, optimiser = adam.update(grads, optimiser)
         return optax.apply_updates(net, steps), optimiser, total + jnp.where(number >= updates - per_epoch, data, 0.0)
 
@@ -366,27 +372,6 @@ def build_rollout(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> 
     sizes = {name: getattr(settings, name) for name in ("particles", "hidden", "layers", "floor", "sampled")}
     pack = jax.jit(partial(ensemble_kernel.pack, dtype=dtype))
     return lambda params: (pack(*params), params[1]), partial(ensemble_kernel.rollout, **sizes)
-
-
-def margin_samples(
-    params: tuple[Ensemble, Scaling], buffer: TransitionBuffer, key: Key, settings: EnsembleSettings
-) -> tuple[Any, Any, Any, Any]:
-    """Predictions for transitions drawn from the buffer, for `kappa.binary.safety_margins`.
-
-    Returns predicted cost (or logit) and uncertainty, averaged over particles, and the true cost and reward.
-    """
-    index = np.asarray(jr.randint(key, (MARGIN_STEPS,), 0, buffer.size))
-    logit, u = _predicted_costs(params, buffer.obs[index], buffer.action[index], key, settings)
-    return np.asarray(logit), np.asarray(u), buffer.cost[index], buffer.reward[index]
-
-
-@partial(jax.jit, static_argnames="settings")
-def _predicted_costs(params: Any, obs: Any, action: Any, key: Key, settings: EnsembleSettings) -> tuple[Any, Any]:
-    def imagine_step(obs: Any, action: Any) -> Any:
-        return rollout(params, obs, action[None, None], key, settings=settings)
-
-    imagined = jax.vmap(imagine_step)(obs, action)  # each [n 1 P 1]
-    return imagined.cost.mean((1, 2, 3)), imagined.uncertainty.mean((1, 2, 3))
 
 
 def _exact_uncertainty(net: Ensemble, x: Float[Array, "E M in"], S: int, floor: float) -> Float[Array, " E*M"]:

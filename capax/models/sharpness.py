@@ -7,9 +7,21 @@ multiplied by the factor under which the observed costs are most likely.
 
 from __future__ import annotations
 
+from functools import partial
+from typing import Any
+
+import jax
+import jax.random as jr
 import numpy as np
 from numpy import ndarray as Array
 
+from capax.core.types import Key
+from capax.data.transitions import TransitionBuffer
+from capax.models import ensemble
+from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
+
+TRIED_STEPS = 1000
+"""Transitions of the buffer that are predicted once more after a fit."""
 MAX_SHARPNESS = 4.0
 """Largest factor."""
 GRID = np.linspace(1.0, MAX_SHARPNESS, 31)
@@ -21,3 +33,21 @@ def sharpness(logit: Array, cost: Array) -> float:
         return 1.0
     signed = np.where(cost > 0.0, -logit, logit)
     return float(min(GRID, key=lambda factor: np.logaddexp(0.0, factor * signed).sum()))
+
+
+def sharpened(
+    params: tuple[Ensemble, Scaling], buffer: TransitionBuffer, key: Key, settings: EnsembleSettings
+) -> Scaling:
+    """The scaling with which the model's logits fit the costs of the buffer best."""
+    index = np.asarray(jr.randint(key, (TRIED_STEPS,), 0, buffer.size))
+    logit = np.asarray(_predicted(params, buffer.obs[index], buffer.action[index], key, settings))
+    scale = params[1]
+    return scale._replace(target_sd=scale.target_sd.at[-1].multiply(sharpness(logit, buffer.cost[index])))
+
+
+@partial(jax.jit, static_argnames="settings")
+def _predicted(params: Any, obs: Any, action: Any, key: Key, settings: EnsembleSettings) -> Any:
+    def imagine_step(obs: Any, action: Any) -> Any:
+        return ensemble.rollout(params, obs, action[None, None], key, settings=settings).cost.mean()
+
+    return jax.vmap(imagine_step)(obs, action)

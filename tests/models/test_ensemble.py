@@ -312,3 +312,23 @@ def test_bfloat16_products_are_close(tiny):
 def test_shapes(tiny):
     imagined = imagine(constant_spread(tiny, -3.0), ACTIONS[:, :3], units())
     assert all(part.shape == (4, 6, 3) and part.dtype == jnp.float32 for part in imagined)
+
+
+def test_balance_gives_noisy_quantities_their_share_of_the_gradient():
+    # two quantities with the same error of 1, one predicted with a variance of 1e-4 and one with 1: the gradients of their means
+    # are 2 · error / variance, times variance^balance
+    net = ensemble.init(jr.key(0), 1, 1, EnsembleSettings(members=1, hidden=2, layers=1))
+    logvar = jnp.log(jnp.asarray([1e-4, 1.0, 1.0]))
+
+    def loss_of(mean: Any, balance: float) -> Any:
+        prediction = ensemble.Prediction(mean[None, None], logvar[None, None], jnp.zeros((1, 1)))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ensemble, "predict", lambda *_: prediction)
+            parts = jnp.zeros((1, 1, 2)), jnp.zeros((1, 1, 3)), jnp.zeros((1, 1)), jnp.ones(1)
+            return ensemble.loss(net, *parts, make_scale(S=1), (0.0, 0.0), balance)[0]
+
+    ratios = {}
+    for balance in (0.0, 0.5, 1.0):
+        of_state, of_reward, _ = jax.grad(loss_of)(jnp.ones(3), balance)
+        ratios[balance] = float(of_state / of_reward)
+    assert ratios == pytest.approx({0.0: 1e4, 0.5: 1e2, 1.0: 1.0}, rel=1e-3)
