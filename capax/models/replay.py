@@ -74,5 +74,5 @@ def _imagine(params: Any, starts: Any, actions: Any, key: Key, settings: Ensembl
 
     imagined = jax.vmap(imagine)(starts, actions)  # each [n 1 P H]
     cost = jnp.where(params[1].binary, jax.nn.sigmoid(imagined.cost), imagined.cost)
-    lived = (charged(part[:, 0], imagined.alive[:, 0], LIVED_RATE) for part in (cost, imagined.uncertainty))
-    return tuple(part.mean(1) for part in lived)  # type: ignore[return-value]
+    cost, u = (charged(part[:, 0], imagined.alive[:, 0], LIVED_RATE) for part in (cost, imagined.uncertainty))
+    return cost.mean(1), u.mean(1)
