@@ -254,7 +254,8 @@ class Pets(Agent[PetsState]):
             return state, {}
         scale = ensemble.scaling(buffer)
         if state.scaling is not None and bool(state.scaling.binary) != bool(scale.binary):
-            state = state._replace(rule=self.rule.init())  # logits became costs: the rule's state has other units
+            # logits became costs: the rule's state has other units
+            state = state._replace(rule=self.rule.init(), played=(), sight=PARTS)
         if self._budget and state.scaling is None:
             state = state._replace(rule=self._before_planning(state, scale, key))
         model, optimiser, loss = self._fit(state.model, state.optimiser, scale, buffer, key)
@@ -282,7 +283,8 @@ class Pets(Agent[PetsState]):
         rule = self.rule.update(state.rule, lesson)
         before = {**self.rule.report(state.rule), "kappa": float(state.rule.kappa)}
         state = state._replace(rule=rule, failures=failures, surprised=state.surprised or surprised)
-        if self._budget and np.isfinite(lesson.residual or np.inf) and 0.0 < lesson.uncertainty < np.inf:
+        known_error = lesson.residual is not None and np.isfinite(lesson.residual) and 0.0 < lesson.uncertainty < np.inf
+        if self._budget and known_error:
             played = (*state.played, Played(state.buffer.added, len(episode.reward)))
             state = state._replace(played=played[-REPLAYED_EPISODES:])
         return state, {**before, **metrics, "kappa_next": float(rule.kappa)}
@@ -315,7 +317,7 @@ class Pets(Agent[PetsState]):
     def _reconsidered(self, state: PetsState, params: tuple[Ensemble, Scaling]) -> PetsState:
         """The state after a fit: its sight and the past errors of its rule are those of the new model."""
         buffer, places = state.buffer, [at for at in stretches(state.buffer, state.played) if at is not None]
-        if not places:
+        if not places or not np.isfinite(self.spec.limit):
             return state
         costs = [buffer.cost[at] for at in places]
         replays = [self._replayed(params, buffer.obs[at], buffer.action[at]) for at in places]
@@ -327,6 +329,8 @@ class Pets(Agent[PetsState]):
     def _before_planning(self, state: PetsState, scale: Scaling, key: Key) -> Any:
         """The rule's state before the first plan: the error on each half of the start data of a model fitted to the other."""
         buffer, half = state.buffer, state.buffer.size // 2
+        if half == 0 or not np.isfinite(self.spec.limit):
+            return state.rule
         predictions = []
         for fitted, tried in ((slice(half, None), slice(None, half)), (slice(None, half), slice(half, None))):
             columns: dict[str, Any] = {name: getattr(buffer, name)[fitted] for name in COLUMNS}
