@@ -148,6 +148,7 @@ class Processes:
         self.env = {
             **os.environ,
             COSTS_FILE: str(self.cost_file),
+            "CAPAX_TRUSTED": str(scratch / "trusted.json"),
             "JAX_PLATFORMS": "cpu",
             "JAX_COMPILATION_CACHE_DIR": str(scratch / "xla"),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
