@@ -21,7 +21,6 @@ import gymnasium as gym
 import jax
 import jax.numpy as jnp
 import jax.random as jr
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -41,6 +40,7 @@ from capax.cli.bench_work import (
 from capax.core.checks import error_text
 from capax.core.errors import InputError
 from capax.runtime.cpu_devices import core_count
+from capax.runtime.terminal import CleanConsole, line
 from capax.training.methods import settings_of
 
 TIME_LIMIT_S = 95.0
@@ -357,11 +357,11 @@ def page(machine: Machine, rows: Iterable[Row], width: int = 100) -> str:
         part, name = "" if row.part == previous else row.part, row.name.removeprefix("capax/")
         share = three_digits(row.share_of_floor and 100.0 * row.share_of_floor, " %")
         figures = three_digits(row.value, f" {row.unit}"), three_digits(row.evaluations_per_second), share
-        table.add_row(*map(Text, (part, name, *figures, row.note)))
+        table.add_row(*map(line, (part, name, *figures, row.note)))
         previous, incomplete = row.part, incomplete or row.note == NO_TIME
     rates = " and ".join(f"{three_digits(rate)} TFLOP/s in {kind}" for kind, rate in machine.tflops.items())
     cores = f"{machine.cores} core{'s' * (machine.cores != 1)}"
-    out = Console(width=width, color_system=None)
+    out = CleanConsole(width=width, color_system=None)
     with out.capture() as captured:
         out.print(Text(f"{machine.device}, {cores}, JAX {machine.jax}; a square product reaches\n{rates}.\n"), table)
         out.print(Text("\nof floor: time of a plan's matrix products at that rate, divided by the time of the plan."))

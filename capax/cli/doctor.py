@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from capax.cli.machine import Level, Verdict, checks
+from capax.core.checks import one_line
 
 MARKS = {"ok": "ok", "note": "", "missing": "--"}
 MAX_LETTERS = 200
@@ -60,8 +61,7 @@ def _finding(name: str, check: Callable[[], Verdict]) -> Finding:
     except Exception as error:
         level, description = "missing", f"the check failed ({type(error).__name__}: {error})"
         advice = "Report it with the output of capax doctor --json."
-    plain = "".join(letter for letter in " ".join(description.split()) if letter.isprintable())
-    return Finding(name, level, plain if len(plain) <= MAX_LETTERS else f"{plain[: MAX_LETTERS - 1]}…", advice)
+    return Finding(name, level, one_line(description, MAX_LETTERS), advice)
 
 
 def _summary(findings: Sequence[Finding]) -> str:

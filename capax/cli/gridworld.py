@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from capax.cli.options import HELD
@@ -22,6 +21,7 @@ from capax.runs.folder import Folder, read_plain, to_json, to_jsonl
 from capax.runs.lock import locked
 from capax.runs.run import CONFIG
 from capax.runtime.signals import leaving
+from capax.runtime.terminal import CleanConsole, say, say_lines
 
 T = TypeVar("T")
 FILES = ("episodes.jsonl", "table.json", "world.json", "figure.png", "world.png")
@@ -55,9 +55,9 @@ class Gridworld(experiment.Settings):
         continues = self.resume and (out / PARTIAL_FILE).exists()
         if self.resume and not continues and all((out / name).exists() for name in FILES):
             if self.json:
-                sys.stdout.write(read_plain(out / "table.json").decode())
+                say_lines(read_plain(out / "table.json").decode(errors="replace").removesuffix("\n"))
             else:
-                print(f"{out} is complete: {', '.join(FILES)}")
+                say(f"{out} is complete: {', '.join(FILES)}")
             return
         try:
             out.mkdir(parents=True, exist_ok=True)
@@ -108,11 +108,11 @@ def run_gridworld(
         return
     from capax.reporting.gridworld import text_tables
 
-    console = Console(width=None if sys.stdout.isatty() else 132)
+    console = CleanConsole(width=None if sys.stdout.isatty() else 132)
     for part in text_tables(table, settings, console.width):
         console.print(part)
     if command.out is not None:
-        print(f"Written to {command.out}: {', '.join(FILES)}")
+        say(f"Written to {command.out}: {', '.join(FILES)}")
 
 
 def write_results(
@@ -146,11 +146,11 @@ def write_results(
 
 def progress(items: Iterable[T], total: int, what: str) -> Iterable[T]:
     """Yield the items and show their number on stderr: a bar on a terminal, plain lines elsewhere."""
-    console = Console(stderr=True)
+    console = CleanConsole(stderr=True)
     if not console.is_terminal:
         for done, item in enumerate(items, start=1):
             if done == total or done * 10 // total > (done - 1) * 10 // total:
-                print(f"{done}/{total} {what}", file=sys.stderr, flush=True)
+                say(f"{done}/{total} {what}", error=True)
             yield item
         return
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +10,7 @@ import tyro
 
 from capax.cli.options import Device, use_device
 from capax.cli.output import only_json
+from capax.runtime.terminal import printable, say, say_lines
 
 
 @dataclass(frozen=True)
@@ -28,11 +28,11 @@ class Tasks:
             write([row._asdict() for row in rows])
         if self.json:
             return
-        width = max(len(row.id) for row in rows)
-        print(f"{'task':{width}}  {'limit':>8}  {'convention':12}  steps per episode")
+        width = max(len(printable(row.id)) for row in rows)
+        say(f"{'task':{width}}  {'limit':>8}  {'convention':12}  steps per episode")
         for row in rows:
             convention = "discounted" if row.discounted else "undiscounted"
-            print(f"{row.id:{width}}  {row.limit:8g}  {convention:12}  {row.episode_steps or 'no end'}")
+            say(f"{printable(row.id):{width}}  {row.limit:8g}  {convention:12}  {row.episode_steps or 'no end'}")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Doctor:
             findings = doctor.examine(Path.cwd())
             write(doctor.as_json(findings))
         if not self.json:
-            print(doctor.page(findings, 100))
+            say_lines(doctor.page(findings, 100))
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Bench:
     def run(self) -> None:
         def show(text: str) -> None:
             if not self.json:
-                print(text, file=sys.stderr, flush=True)
+                say(text, error=True)
 
         with only_json(self.json) as write:
             use_device(self.device)
@@ -96,4 +96,4 @@ class Bench:
             results = bench.measure(bench.sizes_for(jax.default_backend()), show)
             write(bench.as_json(*results))
         if not self.json:
-            print(bench.page(*results))
+            say_lines(bench.page(*results))

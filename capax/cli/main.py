@@ -8,7 +8,8 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
+from functools import partial
 from typing import Any
 
 import tyro
@@ -25,6 +26,7 @@ from capax.core.version import __version__
 from capax.runtime.modules import current_folder_offered
 from capax.runtime.signals import SIGNALS, StopRequested
 from capax.runtime.streams import forgiving_standard_error
+from capax.runtime.terminal import say, say_lines
 
 COMMANDS: dict[str, Callable[..., Any]] = {
     "gridworld": Gridworld,
@@ -66,18 +68,15 @@ def run(arguments: list[str]) -> None:
                 signal.signal(number, terminated)
     try:
         if arguments == ["--version"]:
-            print(f"capax {__version__}", flush=True)
+            say(f"capax {__version__}")
             return
-        command: Any = tyro.extras.subcommand_cli_from_dict(
-            COMMANDS, prog="capax", description=DESCRIPTION, args=arguments
-        )
-        run_command(command)
+        run_command(parsed(arguments))
         sys.stdout.flush()
     except STOPS as error:
-        print("; ".join([f"capax: {error}", *getattr(error, "__notes__", [])]), file=sys.stderr)
+        say("; ".join([f"capax: {error}", *getattr(error, "__notes__", [])]), error=True)
         sys.exit(error.exit_code)
     except StopRequested as stop:
-        print(f"capax: {stop}; {stop.advice}", file=sys.stderr, flush=True)
+        say(f"capax: {stop}; {stop.advice}", error=True)
         with suppress(OSError, ValueError):
             sys.stdout.flush()  # what an environment has printed
         os._exit(stop.exit_code)  # threads that still compile would crash an orderly exit
@@ -85,12 +84,26 @@ def run(arguments: list[str]) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(141)
     except OSError as error:
-        print(f"capax: {error.filename or 'the output'} could not be written ({error.strerror}).", file=sys.stderr)
+        say(f"capax: {error.filename or 'the output'} could not be written ({error.strerror}).", error=True)
         sys.exit(3)
     except KeyboardInterrupt:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-        print("capax: interrupted.", file=sys.stderr)
+        say("capax: interrupted.", error=True)
         sys.exit(130)
+
+
+def parsed(arguments: list[str]) -> Any:
+    """The command with its options. A refusal shows arguments, such as the names of files that `*` stands for."""
+    parse = partial(tyro.extras.subcommand_cli_from_dict, COMMANDS, prog="capax", description=DESCRIPTION)
+    if all(argument.isprintable() for argument in arguments):
+        return parse(args=arguments)
+    refusal = io.StringIO()
+    try:
+        with redirect_stdout(refusal), redirect_stderr(refusal):
+            return parse(args=arguments)
+    except SystemExit:
+        say_lines(refusal.getvalue().rstrip("\n"), error=True)
+        raise
 
 
 def run_command(command: Any) -> None:

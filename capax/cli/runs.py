@@ -25,6 +25,7 @@ from capax.paper.partial_results import PARTIAL_FILE
 from capax.runs.run import CONFIG, Run
 from capax.runtime.signals import CLOSE_TIMEOUT_S, leaving
 from capax.runtime.streams import forgiving_standard_output
+from capax.runtime.terminal import say
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class Resume:
                 cost=self.cost,
                 loggers=self.logger,
             )
-        print(f"already complete: {run}" if done else run)
+        say(f"already complete: {run}" if done else run)
 
 
 @dataclass(frozen=True)
@@ -111,7 +112,7 @@ class Evaluate:
             def show(row: dict[str, Any]) -> None:
                 if not self.json:
                     numbers = f"return {row['return']:.2f}  {words} {row[cost_name]:.2f}"
-                    print(f"episode {row['episode']}  {numbers}{'  violation' if row['violation'] else ''}", flush=True)
+                    say(f"episode {row['episode']}  {numbers}{'  violation' if row['violation'] else ''}")
 
             result = evaluate(
                 self.folder,
@@ -128,12 +129,12 @@ class Evaluate:
             return
         limit = "no limit" if result.limit is None else f"limit {result.limit:g}"
         paid = result.mean_discounted_cost if result.discounted else result.mean_cost
-        print(
+        say(
             f"mean of {self.episodes}: return {result.mean_return:.2f}, {words} {paid:.2f} ({limit}), "
             f"{result.violations} violation{'s' * (result.violations != 1)}"
         )
         if film is not None:
-            print(f"Written to {film}")
+            say(f"Written to {film}")
 
 
 @dataclass(frozen=True)
@@ -162,4 +163,4 @@ class Report:
             return
         print_table(runs)
         if self.out is not None:
-            print(f"Written to {self.out}")
+            say(f"Written to {self.out}")

@@ -6,12 +6,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 from capax.core.settings import describe
 from capax.kappa.rules import RULES
+from capax.runtime.terminal import CleanConsole, line
 from capax.training.methods import METHODS, Method
 from capax.training.presets import default_preset, preset_settings
 
@@ -89,16 +88,16 @@ def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 def print_groups(groups: Sequence[Group], heads: Sequence[str]) -> None:
     """Print the heads as lines, and the groups as tables."""
-    console = Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False)
+    console = CleanConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for head in heads:
-        console.print(Text(head))
+        console.print(line(head))
     for group in groups:
         table = Table(
-            "setting", "paper", "fast", "values", "meaning", title=group.title, title_justify="left", box=None
+            "setting", "paper", "fast", "values", "meaning", title=line(group.title), title_justify="left", box=None
         )
         for row in group.rows:
             fast = "" if row.fast == row.paper else f"{row.fast}"
-            table.add_row(*map(Text, (row.name, f"{row.paper}", fast, row.wanted, row.meaning)))
+            table.add_row(*map(line, (row.name, f"{row.paper}", fast, row.wanted, row.meaning)))
         console.print(table)
         console.print()
     if not groups:

@@ -24,6 +24,7 @@ from capax.core.errors import InputError
 from capax.runs.run import CONFIG
 from capax.runtime.signals import CLOSE_TIMEOUT_S, leaving
 from capax.runtime.streams import forgiving_standard_output
+from capax.runtime.terminal import say
 
 
 @dataclass(frozen=True)
@@ -130,9 +131,9 @@ class Train:
             ):
                 runs = train_lanes(train_request, request, lanes)
             for run in runs:
-                print(run)
+                say(run)
             return
         done = self.resume and (out / CONFIG).exists() and is_complete(out, self.steps)
         with leaving_run(out, self.close_timeout), forgiving_standard_output():
             finished = train_request(request)
-        print(f"already complete: {finished}" if done else finished)
+        say(f"already complete: {finished}" if done else finished)

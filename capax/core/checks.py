@@ -15,6 +15,7 @@ import numpy as np
 from numpy import ndarray as Array
 
 from capax.core.errors import InputError
+from capax.runtime.terminal import printable
 
 LARGEST = 2**31 - 1
 """Whole numbers go up to this: rows and steps are counted in 32 bits."""
@@ -72,8 +73,8 @@ def failure_text(error: BaseException) -> str:
 
 
 def one_line(text: str, max_chars: int) -> str:
-    """The text without line breaks, cut off after `max_chars` characters."""
-    text = " ".join(text[: 4 * max_chars].split())
+    """The text without line breaks and control characters, cut off after `max_chars` characters."""
+    text = printable(" ".join(text[: 4 * max_chars].split()))
     return text if len(text) <= max_chars else f"{text[: max_chars - 1]}…"
 
 

@@ -61,7 +61,9 @@ def make_rule(
     """The named rule with changed parameters, or a constant κ for a number; None is a κ of 0."""
     if isinstance(kappa, str) and kappa in RULES:
         return replace(RULES[kappa](kind, violation_rate), **(changes or {}))
-    fixed = 0.0 if kappa is None else float(kappa)
+    fixed = math.nan
+    with suppress(ValueError):
+        fixed = 0.0 if kappa is None else float(kappa)
     if math.isnan(fixed):
         raise InputError(f"kappa is {short_repr(kappa)}: choose {', '.join(RULES)}, or give a number >= 0.")
     return Fixed(fixed)

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from capax.core.checks import error_text
+from capax.core.checks import is_number, short_repr
 from capax.core.errors import InputError
 from capax.runs import folder
-from capax.runs.run import EPISODES, RECENT, Run
+from capax.runs.run import EPISODES, INTERRUPTED, RECENT, Run
+from capax.runtime.terminal import CleanConsole, line
 
 PLAIN_WIDTH = 132
 """Columns where the output is not a terminal."""
+MAX_SHOWN = 1e300
+"""Largest number that a table or a picture shows: sums of some of them are finite too."""
 
 
 def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path) -> Path:
@@ -32,6 +33,9 @@ def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path)
     path = Path(out)
     if path.suffix.lower() != ".png" or not path.parent.is_dir():
         raise InputError(f"the picture is {path}: name a .png in a folder that exists.")
+    for run in opened:
+        _check(run.folder / EPISODES, run.episodes, ("return", "cost", "discounted_return", "discounted_cost"))
+        _check(run.folder / INTERRUPTED, run.interrupted, (), may_lack=("cost", "discounted_cost"))
     from capax.reporting.training import draw_curves  # Matplotlib takes a while to import
 
     folder.write(path, draw_curves(opened))
@@ -40,18 +44,28 @@ def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path)
 
 def summaries(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row per run: its last episodes on average, and its violations, random and planned apart."""
-    rows = []
     for run in runs:
-        try:
-            rows.append(_summary(run))
-        except InputError:
-            raise
-        except (KeyError, TypeError, ValueError) as error:
+        _check(run.folder / EPISODES, run.episodes, ("return", "cost", run.config.cost_name))
+    return [_summary(run) for run in runs]
+
+
+def _check(
+    path: Path, rows: Sequence[dict[str, Any]], needed: Sequence[str], may_lack: Sequence[str] = ("kappa",)
+) -> None:
+    """Refuse rows in which a number that is shown is missing or not finite. Numbers that a row may lack can be null."""
+    for row in rows:
+        wrong = [name for name in ("steps", *needed) if not _is_finite(row.get(name))]
+        wrong += [name for name in may_lack if row.get(name) is not None and not _is_finite(row[name])]
+        wrong += [name for name in (*may_lack, "violation", "phase") if name not in row]
+        if wrong:
             raise InputError(
-                f"{run.folder / EPISODES} has a row that capax did not write ({error_text(error)}): restore the file, or omit "
-                "the run."
-            ) from None
-    return rows
+                f"{path} has a row that capax did not write ({wrong[0]} is {short_repr(row.get(wrong[0]))}): restore the "
+                "file, or omit the run."
+            )
+
+
+def _is_finite(value: Any) -> bool:
+    return is_number(value) and abs(value) <= MAX_SHOWN
 
 
 def _summary(run: Run) -> dict[str, Any]:
@@ -105,5 +119,5 @@ def print_table(runs: Sequence[Run]) -> None:
             f"{row['planned_violations']} of {row['planned_episodes']}",
             f"{row['random_violations']} of {row['random_episodes']}",
         )
-        table.add_row(*map(Text, cells))
-    Console(width=None if sys.stdout.isatty() else PLAIN_WIDTH, highlight=False).print(table)
+        table.add_row(*map(line, cells))
+    CleanConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)

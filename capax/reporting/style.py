@@ -7,6 +7,8 @@ from contextlib import contextmanager
 
 import matplotlib
 
+from capax.runtime.terminal import printable
+
 
 @contextmanager
 def own_style() -> Iterator[None]:
@@ -18,5 +20,5 @@ def own_style() -> Iterator[None]:
 
 
 def plain(text: str) -> str:
-    """The text, of which nothing is read as a formula."""
-    return text.replace("$", r"\$")
+    """The text, of which nothing is read as a formula. Matplotlib prints the characters that it cannot draw."""
+    return printable(text).replace("$", r"\$")

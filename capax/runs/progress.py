@@ -10,10 +10,10 @@ from types import TracebackType
 from typing import Any, TextIO
 
 import rich.live
-from rich.console import Console
 from rich.text import Text
 
 from capax.runtime.streams import ForgivingStream, standard_error
+from capax.runtime.terminal import CleanConsole, line
 
 DRAW_SECONDS = 0.2
 """Between two redraws of the line."""
@@ -49,8 +49,8 @@ class ProgressLine:
         self._preset = preset
         # a notebook gets plain lines on stderr, not rich's HTML
         file = standard_error() if stream is None else ForgivingStream(lambda: stream)
-        self._console = Console(file=file, highlight=False, force_jupyter=False)  # type: ignore[arg-type]  # no IO[str]
-        self._terminal = self._console.is_interactive and not Console().is_jupyter and lane is None
+        self._console = CleanConsole(file=file, force_jupyter=False)
+        self._terminal = self._console.is_interactive and not CleanConsole().is_jupyter and lane is None
         self._own_stream = stream is not None
         self._encoding = getattr(self._console.file, "encoding", None) or "utf-8"
         self._line: rich.live.Live | None = None
@@ -123,7 +123,7 @@ class ProgressLine:
 
     def _say(self, words: str) -> None:
         """Print above the line."""
-        self._console.print(Text(self._encodable(self._lane + words)), soft_wrap=True)
+        self._console.print(line(self._encodable(self._lane + words)), soft_wrap=True)
 
     def _print(self) -> None:
         self._say(self._text(PLAIN_WIDTH).plain)

@@ -13,6 +13,7 @@ from capax.core.checks import short_repr
 from capax.core.errors import InputError
 from capax.runs.config import RunConfig
 from capax.runs.folder import read_plain
+from capax.runtime.terminal import printable
 
 CONFIG, EPISODES, INTERRUPTED = "config.json", "episodes.jsonl", "interrupted.jsonl"
 RECENT = 10
@@ -75,11 +76,11 @@ class Run:
 
     def __str__(self) -> str:
         try:
-            return self._summary()
+            return printable(self._summary())
         except InputError as error:  # the folder is gone, damaged, or of another version
             return str(error)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return f"{self.folder}: a run that cannot be summarised ({short_repr(error)})"
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            return printable(f"{self.folder}: a run that cannot be summarised ({short_repr(error)})")
 
     def _summary(self) -> str:
         config, rows = self.config, self.episodes
@@ -121,7 +122,7 @@ class Run:
                     cells[f"{name.replace('_', ' ')}, mean of the last {len(last)}"] = f"{value:.4g}"
         except InputError as error:
             cells = {"folder": self.folder, "state": error}
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             cells = {"folder": self.folder, "state": "cannot be read"}
         lines = (
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in cells.items()

@@ -12,7 +12,6 @@ import os
 import sys
 import tempfile
 import time
-import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from capax.core.errors import Damaged
 from capax.runs.config import RunConfig
-from capax.runtime import modules
+from capax.runtime import modules, terminal
 
 try:
     import fcntl
@@ -139,7 +138,7 @@ def _remembered() -> set[Fact]:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=2)
+    terminal.warn(message, stacklevel=2)
 
 
 def _reason(error: Exception) -> str:

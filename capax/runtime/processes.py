@@ -9,9 +9,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn, TypeVar
+
+from capax.runtime.terminal import say_lines
 
 T = TypeVar("T")
 _private: set[int] = set()
@@ -67,11 +70,11 @@ def _end(error: BaseException | None) -> NoReturn:
         if isinstance(error, SystemExit):
             code = error.code
             if code is not None and not isinstance(code, int):
-                print(code, file=sys.stderr)
+                say_lines(str(code), error=True)
                 code = 1
         elif error is not None:
             code = 1
-            sys.excepthook(type(error), error, error.__traceback__)
+            say_lines("".join(traceback.format_exception(error)), error=True)
     for stream in (sys.stdout, sys.stderr):
         with suppress(BaseException):
             stream.flush()

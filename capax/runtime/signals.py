@@ -23,6 +23,7 @@ from types import FrameType
 from typing import Any
 
 from capax.runtime.processes import closed_in_children
+from capax.runtime.terminal import printable
 from capax.runtime.watchdog import Watchdog
 
 EXIT_TIMEOUT_S = 2.0
@@ -325,7 +326,7 @@ def _write_idle_notice(watch: SignalWatch, name: str) -> None:
 
 def _write(text: str, before: str = "") -> None:
     with suppress(OSError, ValueError, AttributeError):  # nobody reads it
-        sys.stderr.write(f"{before}capax: {text}\n")
+        sys.stderr.write(f"{before}capax: {printable(text)}\n")
         sys.stderr.flush()
 
 

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 
+from capax.runtime.terminal import printable
+
 MARGIN_S = 1.0
 """Seconds that this process has to end by itself before the watchdog kills it."""
 CODE = """
@@ -68,7 +70,7 @@ class Watchdog:
         `limit_s`, or at once if another one comes later than `again_s`. `message` is what the watchdog then says."""
         self.source, forward = os.pipe()
         try:
-            settings = json.dumps([signals, message, again_s, MARGIN_S, limit_s])
+            settings = json.dumps([signals, printable(message), again_s, MARGIN_S, limit_s])
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", CODE, str(os.getpid()), str(wakeups), str(forward), settings],
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, pass_fds=(wakeups, forward), start_new_session=True,

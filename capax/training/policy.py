@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from capax.runs.checkpoint import policy_state
 from capax.runs.config import RunConfig
 from capax.runs.run import Run
 from capax.runs.state import StateLike, state_like
+from capax.runtime import terminal
 from capax.training.build import UserObjects, build, check_precision, own_rule
 from capax.training.request import check_seed, path_of
 
@@ -151,4 +151,4 @@ def _table_policy(run: Run, config: RunConfig) -> Array:
 
 
 def _warn(message: str) -> None:
-    warnings.warn(message, RuntimeWarning, stacklevel=4)
+    terminal.warn(message, stacklevel=4)

@@ -55,7 +55,7 @@ def test_a_check_that_raises_is_a_finding_and_the_rest_follows(tmp_path, monkeyp
     checks = {"first": broken, "second": lambda: ("ok", "fine", None)}
     monkeypatch.setattr("capax.cli.doctor.checks", lambda folder: checks)
     first, second = examine(tmp_path)
-    assert first.found.startswith("the check failed (ZeroDivisionError: a [31mbccc")
+    assert first.found.startswith(r"the check failed (ZeroDivisionError: a \x1b[31mbccc")
     assert len(first.found) == 200 and first.found.endswith("…")
     assert "capax doctor --json" in advice_of(first[1:], "missing")
     assert second == Finding("second", "ok", "fine", None)
