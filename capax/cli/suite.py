@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tyro
-from rich.console import Console
 
 from capax.cli.options import Count, Device, use_device
 from capax.cli.output import only_json
 from capax.core.checks import whole
 from capax.core.errors import InputError
+from capax.runtime.terminal import CleanConsole
 
 PLAIN_WIDTH = 132
 """Columns that the table needs."""
@@ -50,7 +50,7 @@ class Suite:
             raise InputError("--tasks and --held-out contradict each other: give one of them.")
         tasks = find_tasks(self.tasks, self.held_out)
         runs = plan_runs(tasks, self.methods, whole("seeds", self.seeds), whole("steps", self.steps))
-        console, scores = Console(stderr=True, highlight=False), []
+        console, scores = CleanConsole(stderr=True), []
         with only_json(self.json) as emit:
             for number, (item, run) in enumerate(train_runs(runs, self.out, self.preset), 1):
                 scores.append(score(item.task, run))
@@ -63,6 +63,6 @@ class Suite:
             rows = rows_of(scores, [task.name for task in tasks if not task.feasible])
             emit(rows)
         if not self.json:
-            printed = Console()
+            printed = CleanConsole()
             printed.width = max(printed.width, PLAIN_WIDTH)
             printed.print(table(rows))

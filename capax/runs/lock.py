@@ -140,5 +140,5 @@ def holder(content: bytes) -> str:
     try:
         holder = json.loads(content)
         return f"process {int(holder['process'])} on {str(holder['host'])[:64]}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return "another process"
