@@ -8,6 +8,7 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
+from capax.core.checks import one_line
 from capax.core.errors import InputError
 
 SIDE = 64
@@ -53,8 +54,10 @@ def action_bounds(space: Any, name: str) -> tuple[Array, Array]:
     advice = "give an environment whose actions are a Box of floats with finite low and high."
     if not isinstance(space, spaces.Box):
         raise InputError(f"{name} has {type(space).__name__} actions: {advice}")
-    if not np.issubdtype(space.dtype, np.floating):
-        raise InputError(f"{name} has {space.dtype} actions: {advice}")
+    if not isinstance(space.dtype, np.dtype) or not np.issubdtype(space.dtype, np.floating):
+        raise InputError(f"{name} has {one_line(str(space.dtype), 60)} actions: {advice}")
+    if not np.shape(space.low) == np.shape(space.high) == space.shape:
+        raise InputError(f"{name} has bounds of actions that have not the shape of its actions: {advice}")
     low, high = (np.array(bound, np.float64).ravel() for bound in (space.low, space.high))
     if low.size == 0:
         raise InputError(f"{name} has empty actions: {advice}")

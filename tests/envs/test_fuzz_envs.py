@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -40,24 +42,35 @@ anything = careless | hostile
 
 
 class Broken:
-    """An environment with these answers, one after the other. An answer that is an exception is raised."""
+    """An environment with these answers, one after the other. An answer that is an exception is raised.
+
+    `meddle` may write into the action that it gets, or into what it returned before.
+    """
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
     action_space = spaces.Box(-1.0, 3.0, (1,), np.float32)
 
-    def __init__(self, first: Any, later: list[Any]) -> None:
-        self.answers = [first, *later]
+    def __init__(self, first: Any, later: list[Any], meddle: str = "") -> None:
+        self.answers, self.meddle, self.returned = [first, *later], meddle, None
 
     def _answer(self) -> Any:
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
+        if self.meddle == "answer" and type(answer) is tuple:  # a copy: other tests get these arrays too
+            answer = tuple(part.copy() if type(part) is np.ndarray else part for part in answer)
+        self.returned = answer
         return answer
 
     def reset(self, *, seed: int) -> Any:
         return self._answer()
 
     def step(self, action: Any) -> Any:
+        if self.meddle == "action":
+            action[...] = np.nan
+        for part in self.returned if self.meddle == "answer" and type(self.returned) is tuple else ():
+            if isinstance(part, np.ndarray) and part.dtype == np.float64 and part.flags.writeable:
+                part[...] = np.nan
         return self._answer()
 
     def close(self) -> None:
@@ -72,7 +85,9 @@ infos = mostly(
     st.just({}) | st.builds(UnreadableMapping) | st.builds(UnsearchableMapping) | anything,
 )
 flags = mostly(st.booleans(), anything)
-others = st.one_of(st.lists(anything, max_size=7).map(tuple), anything, errors, errors)
+exits = st.sampled_from([SystemExit(0), SystemExit(), SystemExit("bye"), GeneratorExit(), asyncio.CancelledError()])
+meddling = st.sampled_from(["", "", "action", "answer"])
+others = st.one_of(st.lists(anything, max_size=7).map(tuple), anything, errors, errors, exits)
 resets = mostly(mostly(st.just((np.zeros(2), {})), st.tuples(obs, infos)), obs | others)
 steps = mostly(
     st.tuples(obs, paid, flags, flags, infos) | st.tuples(obs, paid, paid, flags, flags, st.just({})), others
@@ -98,17 +113,21 @@ def costs(draw: Any) -> Any:
     return cost
 
 
-def check_step(step: Any) -> None:
-    """A step has the right types and finite numbers."""
+def check_step(step: Any, negative: bool = False) -> None:
+    """A step has the right types and finite numbers, and a cost that is not negative unless it may be."""
     assert type(step) is Step and step.obs.shape == (2,) and step.obs.dtype == np.float64
-    assert np.isfinite(step.obs).all() and np.isfinite([step.reward, step.cost]).all() and not np.signbit(step.cost)
+    assert (
+        np.isfinite(step.obs).all()
+        and np.isfinite([step.reward, step.cost]).all()
+        and (negative or not np.signbit(step.cost))
+    )
     assert [type(part) for part in step[1:5]] == [float, float, bool, bool] and isinstance(step.info, Mapping)
 
 
 @cases(600)
-@given(resets, st.lists(steps, min_size=1, max_size=3), mostly(st.none(), costs()))
-def test_broken_environments_are_refused_in_a_sentence(first, later, cost):
-    task = GymTask(Broken(first, later), name="toy", cost=cost)
+@given(resets, st.lists(steps, min_size=1, max_size=3), mostly(st.none(), costs()), st.booleans(), meddling)
+def test_broken_environments_are_refused_in_a_sentence(first, later, cost, negative, meddle):
+    task = GymTask(Broken(first, later, meddle), name="toy", cost=cost, allow_negative_costs=negative)
     first_obs = refusal(lambda: task.reset(0), EnvironmentFailed)
     if not isinstance(first_obs, Refused):
         assert first_obs.shape == (2,) and np.isfinite(first_obs).all()
@@ -117,10 +136,11 @@ def test_broken_environments_are_refused_in_a_sentence(first, later, cost):
             reply = task.env.answers[0]
             step = refusal(lambda: task.step([0.5], counted.append), EnvironmentFailed)  # noqa: B023  called at once
             if isinstance(step, Refused):
-                if cost is None and (paid := plain_cost(reply)) is not None:
+                if cost is None and not meddle and (paid := plain_cost(reply)) is not None:
                     assert counted == [paid]
+                assert negative or all(paid >= 0.0 for paid in counted)
                 break
-            check_step(step)
+            check_step(step, negative)
             assert counted == [step.cost]
     task.close()
 
@@ -190,13 +210,59 @@ def test_functions_that_make_no_environment_are_refused_in_a_sentence(data):
     assert isinstance(task, Refused) or (env is function and task.obs_dim == 2)
 
 
-@cases(150)
+def lying_box(**parts: Any) -> Any:
+    """A Box whose parts do not fit together, or are something else."""
+    box = spaces.Box(-1.0, 1.0, (2,), np.float64)
+    for name, value in parts.items():
+        setattr(box, f"_{name}" if name == "shape" else name, value)
+    return box
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning", "ignore::DeprecationWarning")  # JAX and Python warn of forks
+@pytest.mark.parametrize("ending", ["return", "raise", "exit"])
+@pytest.mark.parametrize("part", ["reset", "step", "cost"])
+def test_a_child_that_an_environment_forks_never_comes_back(part, ending, tmp_path):
+    def fork() -> None:
+        if os.fork() == 0:
+            if ending == "raise":
+                raise ValueError("\x1b[2J")
+            if ending == "exit":
+                raise SystemExit(0)
+
+    class Forking(Broken):
+        def reset(self, *, seed: int) -> Any:
+            fork() if part == "reset" else None
+            return super().reset(seed=seed)
+
+        def step(self, action: Any) -> Any:
+            fork() if part == "step" else None
+            return super().step(action)
+
+    parent, step = os.getpid(), (np.zeros(2), 0.0, False, False, {"cost": 1.0})
+    cost = (lambda *transition: fork() or 1.0) if part == "cost" else None
+    task = GymTask(Forking((np.zeros(2), {}), [step]), name="toy", cost=cost)
+    try:
+        task.reset(0)
+        assert task.step([0.5]).cost == 1.0
+    finally:
+        if os.getpid() != parent:
+            (tmp_path / "came back").touch()
+            os._exit(1)
+    os.wait()
+    assert not (tmp_path / "came back").exists()
+
+
+@cases(300)
 @given(st.data(), st.sampled_from(["action_space", "observation_space", "spec", "reset", "step"]))
 def test_odd_spaces_and_specs_are_refused_in_a_sentence(data, part):
     env = Broken((np.zeros(2), {}), [(np.zeros(2), 0.0, False, False, {"cost": 0.0})])
     other = st.sampled_from([
         spaces.Discrete(2), spaces.Box(-1.0, 1.0, (2, 1)), spaces.Box(-np.inf, np.inf, (1,)), spaces.Dict({}),
         spaces.Box(0, 5, (2,), np.int8), spaces.Box(0.0, 1.0, (0,)), spaces.Box(0.0, 0.0, (1,)), spaces.Text(3),
+        spaces.Box(-1.0, 1.0, ()), spaces.Box(0, 255, (4, 4, 3), np.uint8), spaces.Box(-1e30, 1e30, (2,), np.float64),
+        lying_box(shape=(2**61, 0)), lying_box(shape=(2**40,)), lying_box(shape=None), lying_box(low=np.full(2, np.nan)),
+        lying_box(low=np.ones(2), high=-np.ones(2)), lying_box(high=None), lying_box(low=np.ones(3)), lying_box(dtype=None),
+        lying_box(dtype=np.dtype(object)), lying_box(high=np.full(2, np.inf)), lying_box(shape=10**400),
     ])  # fmt: skip
     specs = st.builds(lambda steps, kwargs: type("Spec", (), {"max_episode_steps": steps, "kwargs": kwargs})(),
                       anything, st.fixed_dictionaries({"cost_limit": anything, "discounted": anything}) | anything)  # fmt: skip
