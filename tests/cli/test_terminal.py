@@ -80,7 +80,6 @@ def hostile_tables(table: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for name in table:
         yield table | {name: EVIL}
         yield table | {name: {EVIL: EVIL}}
-        yield table | {name: [EVIL]}
     yield table | {EVIL: 1}
     yield {EVIL: table}
 
@@ -107,7 +106,7 @@ def test_every_field_of_a_hostile_config(trained, tmp_path, shown):
     for number, table in enumerate(hostile_tables(config)):
         folder = shutil.copytree(trained, tmp_path / f"{number}")
         (folder / "config.json").write_text(hostile_text(table))
-        for command in (("report", folder), ("evaluate", folder), ("resume", folder))[: 3 if number % 3 == 0 else 1]:
+        for command in (("report", folder), ("evaluate", folder), ("resume", folder))[: 3 if number % 4 == 0 else 1]:
             shown(*command)
         assert is_clean(str(Run(folder)))
 
@@ -118,13 +117,13 @@ def test_every_field_of_hostile_rows(trained, tmp_path, shown):
         folder = shutil.copytree(trained, tmp_path / f"{number}")
         (folder / "episodes.jsonl").write_text(hostile_text(rows[0]) + hostile_text(row))
         shown("report", folder)
-        if number % 5 == 0:
+        if number % 8 == 0:
             shown("resume", folder)
         assert is_clean(str(Run(folder)))
 
 
 def test_all_commands_on_a_hostile_task(trained, tmp_path, shown):
-    for name, value in (("task", TITLE), ("task", f"module{EVIL}:Env-v0"), ("method", EVIL), ("version", EVIL)):
+    for name, value in (("task", f"module{EVIL}:Env-v0"), ("method", EVIL)):
         folder = shutil.copytree(trained, tmp_path / str(len(list(tmp_path.iterdir()))))
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(hostile_text(config | {name: value}))
@@ -178,6 +177,22 @@ for kind in (Env, Exits):
     for name in ("Env", "Exits"):
         text = shown("train", f"evil_env:Evil{name}-v0", "--method", "random", "--steps", "20", "--out", name)
         assert r"\x1b]0;evil\x07" in text, text
+
+
+def test_loggers_that_fail(tmp_path, capfd):
+    def start(self: Any, *_: Any) -> None:
+        raise ValueError(EVIL)
+
+    logger = type(TITLE, (capax.Logger,), {"start": start, "log": start})()
+    capax.train("capax/Integrator-v0", method="random", steps=50, out=tmp_path / "run", loggers=[logger])
+    err = capfd.readouterr().err
+    assert is_clean(err) and r"\x1b]0;evil\x07" in err
+
+
+def test_warnings_of_python():
+    with pytest.warns(RuntimeWarning) as caught:
+        terminal.warn(EVIL, stacklevel=1)
+    assert str(caught[0].message).isprintable() and caught[0].filename == __file__
 
 
 def test_tasks_and_doctor(shown, monkeypatch):
