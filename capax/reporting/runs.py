@@ -34,7 +34,8 @@ def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path)
     if path.suffix.lower() != ".png" or not path.parent.is_dir():
         raise InputError(f"the picture is {path}: name a .png in a folder that exists.")
     for run in opened:
-        _check(run.folder / EPISODES, run.episodes, ("return", "cost", "discounted_return", "discounted_cost"))
+        shown = run.config.cost_name, "return", "discounted_return"  # an unreadable configuration is refused first
+        _check(run.folder / EPISODES, run.episodes, shown)
         _check(run.folder / INTERRUPTED, run.interrupted, (), may_lack=("cost", "discounted_cost"))
     from capax.reporting.training import draw_curves  # Matplotlib takes a while to import
 
