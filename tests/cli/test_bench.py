@@ -121,7 +121,7 @@ def test_flops_are_those_that_the_compiler_counts(monkeypatch):
     plan = bench_work.compiled_plan(settings, bench_work.STATES, bench_work.ACTIONS)[1].__wrapped__
     params = bench_work.random_params(bench_work.ensemble.init, bench_work.STATES, bench_work.ACTIONS, wide)
     scale = bench_work.ensemble.scaling(bench_work.transitions(10))
-    inputs, warm = np.ones(bench_work.STATES + 2, np.float32), np.zeros((1, bench_work.ACTIONS), np.float32)
+    inputs, warm = np.ones(bench_work.STATES + 4, np.float32), np.zeros((1, bench_work.ACTIONS), np.float32)
     lowered = plan.lower(jax.random.key(0), (params, scale), inputs, warm)
     counted = lowered.compile().cost_analysis()["flops"]
     assert bench_work.states_work(settings).flops["float32"] == pytest.approx(counted, rel=0.1)
