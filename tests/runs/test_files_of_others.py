@@ -102,6 +102,21 @@ def test_a_link_under_a_temporary_name_is_not_followed(tmp_path):
     assert (tmp_path / "precious").read_bytes() == PRECIOUS
 
 
+def test_a_link_that_appears_after_the_look_is_not_followed(tmp_path, monkeypatch):
+    # somebody may put it there between the look at a name and its opening
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "file").symlink_to(tmp_path / "precious")
+    (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
+    monkeypatch.setattr(folder, "_check_plain", lambda *_: None)
+    with folder.Folder(tmp_path) as here:
+        for flags in (os.O_RDONLY, os.O_WRONLY, os.O_RDWR | os.O_CREAT):
+            with pytest.raises(OSError, match="symbolic links"):
+                os.close(here.open("file", flags))
+        with pytest.raises(NotADirectoryError):
+            here.subfolder("folder")
+    assert not (tmp_path / "precious").exists()
+
+
 def test_a_film_is_not_written_through_a_link(tmp_path):
     pytest.importorskip("imageio_ffmpeg")
     (tmp_path / "precious").write_bytes(PRECIOUS)
@@ -230,6 +245,19 @@ def test_a_disk_that_fails_while_everything_is_closed_is_one_sentence(tmp_path, 
 
     monkeypatch.setattr(os, "fsync", full)
     monkeypatch.setattr(journal.Journal, "close", lambda self: full(-1))
+    with pytest.raises(DiskFailed, match=r"could not be written: No space left on device \(in episode 0"):
+        train_random(tmp_path)
+
+
+def test_a_disk_on_which_no_interrupted_row_fits_either_is_one_sentence(tmp_path, monkeypatch):
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        if (tmp_path / "running.jsonl").exists():  # the checkpoint after the first episode is the first to fail
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DiskFailed, match=r"could not be written: No space left on device \(in episode 0"):
         train_random(tmp_path)
 

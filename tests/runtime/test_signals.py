@@ -210,9 +210,42 @@ say("training goes on")
         assert child.communicate(timeout=15) == ("now\ntraining goes on\n", "") and child.returncode == 0
 
 
+def test_a_forked_child_that_handles_its_signals_ends_alone():
+    """Python would write the signal's number into the wake-up pipe that the child has inherited."""
+    body = """
+ready, write = os.pipe()
+child = os.fork()
+if not child:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+    os.write(write, b"x")
+    time.sleep(60)
+os.read(ready, 1)
+os.kill(child, signal.SIGTERM)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+time.sleep(0.7)  # longer than the second thread would wait
+say("training goes on")
+"""
+    with script(code(body)) as child:
+        assert child.communicate(timeout=15) == ("training goes on\n", "") and child.returncode == 0
+
+
 def test_a_forked_child_that_outlives_a_run_does_not_hold_its_watchdog():
     body = FORK + "time.sleep(60)"
     with script(code(body)) as child:
         wait_for(child, "now")
         child.send_signal(signal.SIGTERM)
         assert child.wait(timeout=5) == 143
+
+
+def test_the_watchdog_ends_with_a_process_that_is_killed_while_its_forked_child_lives():
+    body = """
+if not os.fork():
+    os.closerange(0, 3)
+    time.sleep(20)
+    os._exit(9)
+say("now"); time.sleep(60)
+"""
+    with script(code(body)) as child:
+        wait_for(child, "now")
+        child.kill()
+        child.communicate(timeout=5)  # only the watchdog holds standard error open
