@@ -17,7 +17,7 @@ from support.tiny_runs import counting, train_random
 from support.toy_envs import Toy
 
 import capax
-from capax.cli.main import main
+from capax.cli.main import COMMANDS, main
 from capax.runs.progress import ProgressLine
 from capax.runs.run import Run
 from capax.training.evaluate import Evaluation
@@ -239,6 +239,11 @@ def test_an_environment_that_calls_exit_is_named(workspace, refusal):
     message = refusal("train", "test/Exits-v0", "--method", "random", "--steps", "40", "--out", "run", code=3)
     assert message.startswith("test/Exits-v0 called sys.exit(0) in step 2 of the episode: fix its step (in episode 1;")
     assert message.endswith("capax resume run continues from there).")
+
+
+def test_an_exit_at_any_other_place_is_named(refusal, monkeypatch):
+    monkeypatch.setattr(COMMANDS["tasks"], "run", lambda self: sys.exit(0))
+    assert refusal("tasks", code=3) == "a module of yours called sys.exit(0): let it raise an error instead."
 
 
 @pytest.mark.parametrize("command", [["train", "capax/Integrator-v0"], ["resume", "run"], ["evaluate", "run"]])
