@@ -127,7 +127,14 @@ def check_step(step: Any, negative: bool = False) -> None:
 @cases(600)
 @given(resets, st.lists(steps, min_size=1, max_size=3), mostly(st.none(), costs()), st.booleans(), meddling)
 def test_broken_environments_are_refused_in_a_sentence(first, later, cost, negative, meddle):
-    task = GymTask(Broken(first, later, meddle), name="toy", cost=cost, allow_negative_costs=negative)
+    sent: list[Any] = []
+
+    def recording(obs: Any, action: Any, next_obs: Any, info: Any) -> Any:
+        sent.append(np.array(action))
+        return cost(obs, action, next_obs, info)
+
+    own_cost = recording if cost is not None else None
+    task = GymTask(Broken(first, later, meddle), name="toy", cost=own_cost, allow_negative_costs=negative)
     first_obs = refusal(lambda: task.reset(0), EnvironmentFailed)
     if not isinstance(first_obs, Refused):
         assert first_obs.shape == (2,) and np.isfinite(first_obs).all()
@@ -135,6 +142,7 @@ def test_broken_environments_are_refused_in_a_sentence(first, later, cost, negat
             counted: list[float] = []
             reply = task.env.answers[0]
             step = refusal(lambda: task.step([0.5], counted.append), EnvironmentFailed)  # noqa: B023  called at once
+            assert all(action.tolist() == [2.0] for action in sent)  # three quarters of the way from -1 to 3
             if isinstance(step, Refused):
                 if cost is None and not meddle and (paid := plain_cost(reply)) is not None:
                     assert counted == [paid]

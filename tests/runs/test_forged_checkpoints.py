@@ -329,11 +329,8 @@ def agent_of(run: Path) -> Any:
     return build(config, world).agent
 
 
-@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(data=st.data())
-def test_whatever_a_signed_checkpoint_says_it_is_a_state_or_refused(whole, tmp_path_factory, data):
-    forged = replaced(whole.content, data.draw(st.sampled_from(places(whole.content))), data.draw(JSON))
-    folder = tmp_path_factory.mktemp("forged")
+def check_forged(whole: Any, folder: Path, forged: Any) -> None:
+    """Check that a signed checkpoint with this content is read as a state, or refused in a sentence."""
     log = whole.run / "checkpoints" / "buffer.log"
     if log.exists():
         shutil.copy(log, folder)
@@ -345,6 +342,19 @@ def test_whatever_a_signed_checkpoint_says_it_is_a_state_or_refused(whole, tmp_p
         check_message(error)
         return
     assert type(saved.progress.state) is type(whole.like.example)
+
+
+@settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_a_signed_checkpoint_says_it_is_a_state_or_refused(whole, tmp_path_factory, data):
+    forged = replaced(whole.content, data.draw(st.sampled_from(places(whole.content))), data.draw(JSON))
+    check_forged(whole, tmp_path_factory.mktemp("forged"), forged)
+
+
+def test_a_huge_number_in_any_place_is_refused_or_ignored(whole, tmp_path):
+    everywhere = places(whole.content)
+    for place in everywhere[:: max(1, len(everywhere) // 60)]:
+        check_forged(whole, tmp_path, replaced(whole.content, place, HUGE))
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
