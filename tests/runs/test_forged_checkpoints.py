@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
 import jax.random as jr
 import numpy as np
 import pytest
@@ -342,6 +343,8 @@ def check_forged(whole: Any, folder: Path, forged: Any) -> None:
         check_message(error)
         return
     assert type(saved.progress.state) is type(whole.like.example)
+    numbers = [leaf for leaf in jax.tree.leaves(saved.progress) if isinstance(leaf, int)]
+    assert all(abs(number) < 2**63 for number in numbers)  # arrays can hold them
 
 
 @settings(max_examples=200, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -353,7 +356,7 @@ def test_whatever_a_signed_checkpoint_says_it_is_a_state_or_refused(whole, tmp_p
 
 def test_a_huge_number_in_any_place_is_refused_or_ignored(whole, tmp_path):
     everywhere = places(whole.content)
-    for place in everywhere[:: max(1, len(everywhere) // 60)]:
+    for place in everywhere[:: max(1, len(everywhere) // 120)]:
         check_forged(whole, tmp_path, replaced(whole.content, place, HUGE))
 
 
