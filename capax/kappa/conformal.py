@@ -152,7 +152,7 @@ class Conformal(PlanningRule):
             errors=(*state.errors, error)[-self.window :],
             explained=(*state.explained, 0.0)[-self.window :],
             excess=(*state.excess, excess)[-self.window :],
-            noises=(*state.noises, noise)[-self.window :],
+            noises=(*state.noises, min(MAX_ERROR, abs(noise)) if math.isfinite(noise) else 0.0)[-self.window :],
         )
 
     def _with_kappa(self, state: ConformalState) -> ConformalState:

@@ -43,7 +43,9 @@ def value_for(name: Any) -> Any:
     if isinstance(like, int):
         return mostly(st.integers(1, 3 * like) | st.sampled_from([like, 2 * like, float(like), 10**6, 10**9]), anything)
     if isinstance(like, float):
-        return mostly(st.floats(0.0, 2.0 * like + 0.1) | st.sampled_from([like, 1, 1e9]), anything)
+        return mostly(
+            st.floats(min(0.0, 2.0 * like), 2.0 * abs(like) + 0.1) | st.sampled_from([like, 1, 1e9]), anything
+        )
     return mostly(st.sampled_from(["mean", "best", "auto", "bfloat16"]), anything)
 
 

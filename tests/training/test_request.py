@@ -160,7 +160,7 @@ def test_the_command_line_sets_the_parameters_of_the_rule(tmp_path):
 
 
 @pytest.mark.parametrize(("options", "words"), [
-    ({"settings": {"gane": 0.2}}, "there is no setting 'gane': did you mean gain?"),
+    ({"settings": {"gane": 0.2}}, "there is no setting 'gane': did you mean gain"),
     ({"settings": {"gain": 0.0}}, "gain is 0.0: give a number above 0"),
     ({"settings": {"window": 2.5}}, "window is 2.5: give a whole number"),
     ({"settings": {"gain": 0.2}, "kappa": "pi"}, "there is no setting 'gain'"),

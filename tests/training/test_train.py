@@ -124,7 +124,8 @@ def test_a_run_says_in_a_line_what_it_was(run):
     assert "capax/Integrator-v0, cap, seed 4, 4 episodes, 200 steps; last 4: " in text
     planned, total = rows[-1]["planned_violations"], rows[-1]["violations"]
     assert f"return {mean:.4g}, cost " in text and "(limit 25)" in text
-    assert f"; {planned} violation" in text and text.endswith(f" in planned episodes, {total - planned} in random ones")
+    assert f"; {planned} violation" in text and f" in planned episodes, {total - planned} in random ones" in text
+    assert text.endswith(f"; at most {rows[-1]['violation_bound']:.0%} of the planned ones by the rule's count")
 
 
 # What was learned is used again.
