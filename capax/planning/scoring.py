@@ -83,6 +83,13 @@ def charged(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any
     return jnp.where(alive > 0.0, part, jnp.where(jnp.isnan(rate), mean, rate))
 
 
+def charged_mean(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any) -> Float[Array, " N"]:
+    """The mean of `charged` over particles and steps, in one pass over the numbers."""
+    steps, lived = alive.sum(-1), jnp.where(alive > 0.0, part, 0.0).sum(-1)
+    whole = (lived + rate * (part.shape[-1] - steps)) / part.shape[-1]
+    return jnp.where(jnp.isnan(rate), lived / steps, whole).mean(-1)
+
+
 def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: bool) -> Scores:
     """Return, cost and feasibility of each candidate.
 
@@ -92,15 +99,18 @@ def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: b
     """
     raw, u, alive, rate = imagined.cost, imagined.uncertainty, imagined.alive, terms.termination_cost
     cost, penalised = (conservative(raw, u, k, terms.binary, flags) for k in (0.0, terms.kappa))
-    horizon = raw.shape[-1]
-    uniform = jnp.full((1, horizon), 1.0 / horizon), jnp.ones(horizon)
-    cost_weights, reward_weights = step_weights(horizon, terms.steps_left, terms.sight) if budget else uniform
     # an uncertainty that a termination cost replaces is not there
     parts = ((cost, rate), (u, jnp.where(jnp.isnan(rate), rate, 0.0)), (penalised, rate), (raw + terms.kappa * u, 0.0))
-    charges = [charged(part, alive, each).mean(1) @ cost_weights.T for part, each in parts]  # each [N 2]
-    lower = charges[2].argmin(-1, keepdims=True)
-    charges = [jnp.take_along_axis(part, lower, -1)[:, 0] for part in charges]
-    reward = (jnp.where(alive > 0.0, imagined.reward, 0.0) * reward_weights).sum(-1).mean(-1)
+    reward = jnp.where(alive > 0.0, imagined.reward, 0.0)
+    if budget:
+        cost_weights, reward_weights = step_weights(raw.shape[-1], terms.steps_left, terms.sight)
+        both = [charged(part, alive, each).mean(1) @ cost_weights.T for part, each in parts]  # each [N 2]
+        lower = both[2].argmin(-1, keepdims=True)
+        charges = [jnp.take_along_axis(part, lower, -1)[:, 0] for part in both]
+        reward = (reward * reward_weights).sum(-1).mean(-1)
+    else:
+        charges = [charged_mean(part, alive, each) for part, each in parts]
+        reward = reward.mean((1, 2)) * raw.shape[-1]
     finite = jnp.isfinite(sum(charges) + reward)  # then so is all that they are sums of
     earned, cost, u, penalised, logit = (jnp.where(finite, part, jnp.inf) for part in (reward, *charges))
     ties = terms.binary & finite & flags

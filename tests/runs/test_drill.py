@@ -13,7 +13,7 @@ drill = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(drill)
 
 
-SHORT = {"cap": 5, "calibrated": 3, "ensemble, forks": 5, "ppo-lag, forks": 4}
+SHORT = {"calibrated": 3, "ensemble, forks": 4}
 LONG = {name: 10 for name in drill.DRILLS if name not in SHORT}
 
 
