@@ -6,6 +6,7 @@ controller within the limit does (`reference`). Everything else is here.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar, NamedTuple
 
 import gymnasium as gym
@@ -23,7 +24,7 @@ class Change(NamedTuple):
     terminated: bool = False
 
 
-class SuiteEnv(gym.Env[Array, Array]):
+class SuiteEnv(gym.Env[Array, Array], ABC):
     """A small task with a cost limit and a controller that keeps it."""
 
     obs_dim: ClassVar[int]
@@ -42,21 +43,21 @@ class SuiteEnv(gym.Env[Array, Array]):
         )
         self.state, self.time, self.paid = np.zeros(0), 0, 0.0
 
+    @abstractmethod
     def start(self, random: np.random.Generator) -> Array:
         """The state in which an episode starts."""
-        raise NotImplementedError
 
+    @abstractmethod
     def advance(self, state: Array, action: Array, random: np.random.Generator) -> Change:
         """The outcome of an action, in the environment's units."""
-        raise NotImplementedError
 
     def observe(self, state: Array) -> Array:
         """The observation of a state."""
         return state
 
+    @abstractmethod
     def reference(self) -> Array:
         """The action of the reference controller now. It may look at the whole state, at `time` and at `paid`."""
-        raise NotImplementedError
 
     def rest(self) -> Array:
         """The action of doing nothing: the one nearest to 0."""
