@@ -78,7 +78,7 @@ def call_user_code(function: Callable[[], Any]) -> Any:
     except BaseException as error:
         after_user_code(error)
         raise EnvironmentFailed(
-            f"The function that makes the environment {failure_text(error)}: fix it, and let it need no arguments "
+            f"the function that makes the environment {failure_text(error)}: fix it, and let it need no arguments "
             "but those of env_kwargs."
         ) from error
 
@@ -114,13 +114,13 @@ def registered_spec(env: str) -> Any:
             contained(import_named, module)
         except (ImportError, ValueError, TypeError) as error:
             raise InputError(
-                f"The module {short_repr(module)} of {short_repr(env)} cannot be imported, {error_text(error)}: install it."
+                f"the module {short_repr(module)} of {short_repr(env)} cannot be imported, {error_text(error)}: install it."
             ) from error
         except BaseException as error:
             after_user_code(error)
-            raise EnvironmentFailed(f"The module {short_repr(module)} {failure_text(error)}: fix it.") from error
+            raise EnvironmentFailed(f"the module {short_repr(module)} {failure_text(error)}: fix it.") from error
     if name in gym.registry:
         return gym.registry[name]
     similar = nearest(name, gym.registry)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "give one that Gymnasium has, or module:Id-v0."
-    raise InputError(f"There is no environment {short_repr(name)}: {hint}")
+    raise InputError(f"there is no environment {short_repr(name)}: {hint}")

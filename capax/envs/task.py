@@ -161,7 +161,7 @@ class GymTask(EnvTask):
         self._number(cost, "cost")
         if cost < 0.0 and not self.allow_negative_costs:
             raise EnvironmentFailed(
-                f"The cost of {self.name} is {cost:g}{self._when()}: let no cost be negative, or, if it may offset other "
+                f"the cost of {self.name} is {cost:g}{self._when()}: let no cost be negative, or, if it may offset other "
                 "costs, give --allow-negative-costs (allow_negative_costs=True)."
             )
 
@@ -220,7 +220,7 @@ class GymTask(EnvTask):
             unit = np.zeros(0)
         if unit.size != self.action_dim or not np.isfinite(unit).all():
             raise InputError(
-                f"The action is {short_repr(action)}{self._when()}: give {self.action_dim} finite numbers in [-1, 1]."
+                f"the action is {short_repr(action)}{self._when()}: give {self.action_dim} finite numbers in [-1, 1]."
             )
         return self.action_box.to_env(unit)
 
@@ -240,18 +240,18 @@ class GymTask(EnvTask):
             image = np.array(value)
         except Exception as error:
             raise EnvironmentFailed(
-                f"The observation of {self.name} is {short_repr(value)}{self._when()}, not an image: return an array."
+                f"the observation of {self.name} is {short_repr(value)}{self._when()}, not an image: return an array."
             ) from error
         if image.shape != self.image or image.dtype != self._dtype:
             raise EnvironmentFailed(
-                f"The observation of {self.name} is {image.dtype} of shape {image.shape}{self._when()}: return "
+                f"the observation of {self.name} is {image.dtype} of shape {image.shape}{self._when()}: return "
                 f"{self._dtype} of shape {self.image}, as its observation space says."
             )
         if image.dtype == np.uint8:
             return image
         if not (image >= 0.0).all() or not (image <= 1.0).all():  # NaN is neither
             raise EnvironmentFailed(
-                f"The image of {self.name} has numbers outside of [0, 1]{self._when()}: return floats in it, or uint8."
+                f"the image of {self.name} has numbers outside of [0, 1]{self._when()}: return floats in it, or uint8."
             )
         return np.round(255.0 * image).astype(np.uint8)
 
@@ -262,7 +262,7 @@ class GymTask(EnvTask):
         obs = self._array(value, "observation")
         if obs.shape != (self.obs_dim,):
             raise EnvironmentFailed(
-                f"The observation of {self.name} has shape {obs.shape}{self._when()}: "
+                f"the observation of {self.name} has shape {obs.shape}{self._when()}: "
                 f"return shape ({self.obs_dim},), as its observation space says."
             )
         return obs
@@ -279,12 +279,12 @@ class GymTask(EnvTask):
             return float(value)
         number = self._numbers(value, what)
         if number.size != 1:
-            raise EnvironmentFailed(f"The {what} of {self.name} is {number.size} numbers{self._when()}: return one.")
+            raise EnvironmentFailed(f"the {what} of {self.name} is {number.size} numbers{self._when()}: return one.")
         return float(number.item())
 
     def _info(self, value: Any) -> Mapping[str, Any]:
         if value is not None and not isinstance(value, Mapping):
-            raise EnvironmentFailed(f"The info of {self.name} is {short_repr(value)}{self._when()}: return a dict.")
+            raise EnvironmentFailed(f"the info of {self.name} is {short_repr(value)}{self._when()}: return a dict.")
         return {} if value is None else _snapshot(value)
 
     def _array(self, value: Any, what: str) -> Array:
@@ -298,7 +298,7 @@ class GymTask(EnvTask):
             return numbers(value)
         except Exception as error:
             raise EnvironmentFailed(
-                f"The {what} of {self.name} is {short_repr(value)}{self._when()}, not a number: return numbers."
+                f"the {what} of {self.name} is {short_repr(value)}{self._when()}, not a number: return numbers."
             ) from error
 
     def _check_range(self, array: Array, what: str) -> None:
@@ -306,10 +306,10 @@ class GymTask(EnvTask):
             return
         if not np.isfinite(array).all():
             raise self._not_finite(what)
-        raise EnvironmentFailed(f"The {what} of {self.name} is too large for float32{self._when()}: rescale it.")
+        raise EnvironmentFailed(f"the {what} of {self.name} is too large for float32{self._when()}: rescale it.")
 
     def _not_finite(self, what: str) -> EnvironmentFailed:
-        return EnvironmentFailed(f"The {what} of {self.name} is not finite{self._when()}: return finite numbers.")
+        return EnvironmentFailed(f"the {what} of {self.name} is not finite{self._when()}: return finite numbers.")
 
     def _when(self) -> str:
         return f" in step {self._steps} of the episode" if self._steps else " after the reset"

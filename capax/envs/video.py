@@ -37,11 +37,11 @@ INSTALL = "install a library to draw with (Debian: libegl1 and libgl1-mesa-dri, 
 def write(path: Path, frames: Iterable[Any], fps: float) -> None:
     """Write frames as an H.264 mp4 that appears whole or not at all. Odd sizes get a black line at the end."""
     if not (math.isfinite(fps) and fps > 0.0):
-        raise InputError(f"A video cannot have {fps} frames per second: choose a positive number.")
+        raise InputError(f"a video cannot have {fps} frames per second: choose a positive number.")
     pictures = (picture(frame) for frame in frames)
     first = next(pictures, None)
     if first is None:
-        raise InputError(f"There is no frame for {path}: run the task for at least one step.")
+        raise InputError(f"there is no frame for {path}: run the task for at least one step.")
     try:
         folder = Folder(path.parent)
     except OSError as error:
@@ -63,18 +63,18 @@ def frame_of(render: Callable[[], Any]) -> Frame:
     try:
         return picture(render())
     except DependencyNotInstalled as error:
-        raise InputError(f"The task cannot be drawn: {error}.") from None
+        raise InputError(f"the task cannot be drawn: {error}.") from None
 
 
 def picture(rendered: Any) -> Frame:
     """Check that a rendered value is a picture: height × width × 3 numbers from 0 to 255, in uint8."""
     if rendered is None:
-        raise InputError("The task draws nothing: make its environment with render_mode='rgb_array'.")
+        raise InputError("the task draws nothing: make its environment with render_mode='rgb_array'.")
     array = rendered if isinstance(rendered, np.ndarray) else None
     if array is None or array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3 or not array.size:
         kind = type(rendered).__name__ if array is None else f"{array.dtype} of shape {array.shape}"
         raise InputError(
-            f"The task draws {kind} where a picture of height × width × 3 in uint8 is needed: make its environment"
+            f"the task draws {kind} where a picture of height × width × 3 in uint8 is needed: make its environment"
             " with render_mode='rgb_array'."
         )
     return array.copy()  # some environments draw into the same array again
@@ -92,7 +92,7 @@ def headless(*, mujoco: bool) -> None:
     if not mujoco:
         return
     if importlib.util.find_spec("mujoco") is None:
-        raise InputError("This task is drawn by MuJoCo, which is missing: pip install 'gymnasium[mujoco]'.")
+        raise InputError("this task is drawn by MuJoCo, which is missing: pip install 'gymnasium[mujoco]'.")
     chosen = os.environ.get("MUJOCO_GL")
     for backend in (chosen,) if chosen else BACKENDS:
         if _can_draw(backend):
@@ -141,7 +141,7 @@ def _encode(path: Path, shape: tuple[int, ...], frames: Iterator[Frame], fps: fl
             with suppress(BrokenPipeError):  # it ended early: its message and exit code say why
                 for frame in frames:
                     if frame.shape != shape:
-                        raise InputError(f"A video's frames must be of one size, not {shape} and {frame.shape}.")
+                        raise InputError(f"a video's frames must be of one size, not {shape} and {frame.shape}.")
                     ffmpeg.stdin.write(np.ascontiguousarray(frame).data)
         finally:
             with suppress(BrokenPipeError):

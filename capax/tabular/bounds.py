@@ -46,7 +46,7 @@ def paper_u(n: Any, *, S: int, A: int, delta: float, K: int = 1, strict: bool = 
     """
     if not paper_valid(S, A, delta, K=K) and strict:
         raise InputError(
-            f"The paper's u is not proved for S={S}, A={A}, K={K}, delta={delta}: use weissman(n, k, delta) instead."
+            f"the paper's u is not proved for S={S}, A={A}, K={K}, delta={delta}: use weissman(n, k, delta) instead."
         )
     return _deviation_radius(S / 4 * np.log(4 * K * S * A / delta), _checked("n", n))
 
@@ -204,7 +204,7 @@ def samples_needed(penalty: Callable[[int], Any], slack: float) -> int:
     counts = range(1, MAX_SAMPLES)
     index = bisect_left(counts, True, key=lambda n: bool(penalty(n) <= slack))
     if index == len(counts):
-        raise InputError(f"The penalty exceeds the slack {slack:g} at {counts[-1]} samples: give a larger slack.")
+        raise InputError(f"the penalty exceeds the slack {slack:g} at {counts[-1]} samples: give a larger slack.")
     return counts[index]
 
 
@@ -233,7 +233,7 @@ def _worst_rows(model: CMDP, radii: Float[Array, "S A S"], V: Float[Array, " S"]
 def _check_same_except_P(true: CMDP, model: CMDP) -> None:
     """Check that the two CMDPs differ in their transitions alone."""
     if not (np.array_equal(true.c, model.c) and np.array_equal(true.mu0, model.mu0) and true.gamma == model.gamma):
-        raise InputError("The two CMDPs differ in size, c, mu0 or gamma: give two that differ in P alone.")
+        raise InputError("the two CMDPs differ in size, c, mu0 or gamma: give two that differ in P alone.")
 
 
 def _broadcast(**inputs: Any) -> list[Array]:
@@ -244,7 +244,7 @@ def _broadcast(**inputs: Any) -> list[Array]:
     except ValueError:
         shapes = {name: array.shape for name, array in arrays.items()}
         raise InputError(
-            f"The shapes {shapes} do not fit each other: give arrays of the same shape, or single numbers."
+            f"the shapes {shapes} do not fit each other: give arrays of the same shape, or single numbers."
         ) from None
 
 

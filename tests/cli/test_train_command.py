@@ -174,7 +174,7 @@ def test_a_module_that_raises_is_the_users_to_fix(workspace, refusal):
 
 def test_a_cost_function_that_raises_leaves_no_folder(costs, refusal):
     message = refusal(*RANDOM, "--cost", "my_costs:fails", "--out", "run", code=3)
-    assert message.startswith("The cost function raised KeyError ('position') in step 1 of the episode: fix it.")
+    assert message.startswith("the cost function raised KeyError ('position') in step 1 of the episode: fix it.")
     assert not (costs / "run").exists()
 
 

@@ -76,7 +76,7 @@ def test_a_cost_function_that_cannot_tell_the_cost_of_a_refused_step_is_mentione
     toy = Toy(reply=lambda toy: (NAN, 0.0, False, False, {}))
     assert counted_before_refusal(reset_task(toy, cost=cost)) == (
         [],
-        "The observation of toy is not finite in step 1 of the episode: return finite numbers (the cost of this step is "
+        "the observation of toy is not finite in step 1 of the episode: return finite numbers (the cost of this step is "
         "unknown).",
     )
 
@@ -88,7 +88,7 @@ def test_a_cost_function_that_cannot_tell_the_cost_of_a_refused_step_is_mentione
 def test_a_cost_that_cannot_be_learned_from_is_counted_if_it_is_one(cost, counted, words):
     for toy in (replying(0.0, False, False, cost=cost), six_items(cost)):
         paid, message = counted_before_refusal(reset_task(toy))
-        assert paid == counted and f"The cost of toy {words} in step 1 of the episode" in message
+        assert paid == counted and f"the cost of toy {words} in step 1 of the episode" in message
 
 
 def test_the_image_of_a_refused_step_reaches_the_cost_function():
@@ -160,7 +160,7 @@ def test_a_negative_cost_is_refused_and_not_counted(cost):
     assert counted == []
     if np.isfinite(cost):
         assert message == (
-            f"The cost of toy is {cost:g} in step 1 of the episode: let no cost be negative, or, if it may offset other costs, "
+            f"the cost of toy is {cost:g} in step 1 of the episode: let no cost be negative, or, if it may offset other costs, "
             "give --allow-negative-costs (allow_negative_costs=True)."
         )
 

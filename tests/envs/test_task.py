@@ -113,7 +113,7 @@ def test_actions_have_the_shape_of_the_space_and_are_clipped():
 def test_bad_actions_are_refused(action):
     task = reset_task()
     task.step([0, 0])
-    with pytest.raises(InputError, match=r"^The action is .* in step 2 of the episode: give 2 finite numbers in \[-1"):
+    with pytest.raises(InputError, match=r"^the action is .* in step 2 of the episode: give 2 finite numbers in \[-1"):
         task.step(action)
 
 
@@ -168,7 +168,7 @@ def test_advice_for_nested_observations_works():
 
 def test_wrong_observations_are_refused():
     task = reset_task(Toy(reply=lambda toy: (np.zeros(3), 0.0, False, False, {"cost": 0})))
-    message = r"^The observation of toy has shape \(3,\) in step 1 of the episode: return shape \(2,\), as"
+    message = r"^the observation of toy has shape \(3,\) in step 1 of the episode: return shape \(2,\), as"
     with pytest.raises(EnvironmentFailed, match=message):
         task.step([0, 0])
 
@@ -176,7 +176,7 @@ def test_wrong_observations_are_refused():
         def obs(self) -> Any:
             return np.full(2, np.inf)
 
-    with pytest.raises(EnvironmentFailed, match=r"^The observation of toy is not finite after the reset: return"):
+    with pytest.raises(EnvironmentFailed, match=r"^the observation of toy is not finite after the reset: return"):
         reset_task(Wrong())
 
 
@@ -226,7 +226,7 @@ def test_a_part_that_is_not_finite_is_named_with_its_step(part, bad):
     task = reset_task(Toy(reply=reply))
     for _ in range(2):
         task.step([0, 0])
-    message = f"^The {part} of toy is not finite in step 3 of the episode: return finite"
+    message = f"^the {part} of toy is not finite in step 3 of the episode: return finite"
     with pytest.raises(EnvironmentFailed, match=message):
         task.step([0, 0])
 
@@ -263,21 +263,21 @@ def test_a_part_that_is_not_a_number_is_named(part, value, name):
         parts = {"observation": toy.obs(), "reward": 0.0, "cost": 0.0, "terminated flag": False} | {part: value}
         return parts["observation"], parts["reward"], parts["terminated flag"], False, {"cost": parts["cost"]}
 
-    message = f"^The {part} of toy is {name}.* in step 1 of the episode, not a number: return numbers"
+    message = f"^the {part} of toy is {name}.* in step 1 of the episode, not a number: return numbers"
     with pytest.raises(EnvironmentFailed, match=message):
         reset_task(Toy(reply=reply)).step([0, 0])
 
 
 def test_two_costs_are_refused():
-    with pytest.raises(EnvironmentFailed, match=r"^The cost of toy is 2 numbers in step 1 of the episode: return one"):
+    with pytest.raises(EnvironmentFailed, match=r"^the cost of toy is 2 numbers in step 1 of the episode: return one"):
         reset_task(replying(0.0, False, False, cost=[1, 2])).step([0, 0])
 
 
 @pytest.mark.parametrize("info", [3, "cost", [("cost", 1.0)], np.zeros(2)])
 def test_info_that_is_not_a_mapping_is_named(info):
-    with pytest.raises(EnvironmentFailed, match=r"^The info of toy is .* in step 1 of the episode: return a dict"):
+    with pytest.raises(EnvironmentFailed, match=r"^the info of toy is .* in step 1 of the episode: return a dict"):
         reset_task(Toy(reply=lambda toy: (toy.obs(), 0.0, False, False, info))).step([0, 0])
-    with pytest.raises(EnvironmentFailed, match=r"^The info of toy is .* after the reset: return a dict"):
+    with pytest.raises(EnvironmentFailed, match=r"^the info of toy is .* after the reset: return a dict"):
         reset_task(resetting(lambda self, seed: (self.obs(), info)))
 
 

@@ -53,7 +53,7 @@ def test_an_error_is_reported_with_its_step_and_chained(error, text):
     with pytest.raises(EnvironmentFailed, match=rf"^toy raised {text} after the reset: fix its reset\.$"):
         reset_task(resetting(raise_error))
     with pytest.raises(
-        EnvironmentFailed, match=rf"^The cost function raised {text} in step 1 of the episode: fix it\.$"
+        EnvironmentFailed, match=rf"^the cost function raised {text} in step 1 of the episode: fix it\.$"
     ):
         reset_task(cost=lambda *transition: raise_error(None, None)).step([0, 0])
 
@@ -91,9 +91,9 @@ def test_an_environment_cannot_end_the_process_without_a_word(error, words):
         reset_task(Toy(reply=fail)).step([0, 0])
     with pytest.raises(EnvironmentFailed, match=rf"^toy {words} after the reset: fix its reset\.$"):
         reset_task(Toy(start=fail))
-    with pytest.raises(EnvironmentFailed, match=rf"^The cost function {words} in step 1 of the episode: fix it\.$"):
+    with pytest.raises(EnvironmentFailed, match=rf"^the cost function {words} in step 1 of the episode: fix it\.$"):
         reset_task(cost=fail).step([0, 0])
-    with pytest.raises(EnvironmentFailed, match=rf"^The function that makes the environment {words}: fix it"):
+    with pytest.raises(EnvironmentFailed, match=rf"^the function that makes the environment {words}: fix it"):
         make(fail)
     toy = Toy()
     toy.close, toy.render = fail, fail  # type: ignore[method-assign]
@@ -112,10 +112,10 @@ def test_a_keyboard_interrupt_that_no_key_has_sent_is_the_environments():
 
 
 @pytest.mark.parametrize(("cost", "message"), [
-    (lambda: 0.0, r"The cost function raised TypeError \(.*takes 0 positional"),
-    (lambda *transition: None, "The cost of toy is None in step 1 of the episode, not a number"),
-    (lambda *transition: np.nan, "The cost of toy is not finite in step 1"),
-    (lambda *transition: [1.0, 2.0], "The cost of toy is 2 numbers in step 1"),
+    (lambda: 0.0, r"the cost function raised TypeError \(.*takes 0 positional"),
+    (lambda *transition: None, "the cost of toy is None in step 1 of the episode, not a number"),
+    (lambda *transition: np.nan, "the cost of toy is not finite in step 1"),
+    (lambda *transition: [1.0, 2.0], "the cost of toy is 2 numbers in step 1"),
 ])  # fmt: skip
 def test_errors_of_the_cost_function_are_reported(cost, message):
     with pytest.raises(EnvironmentFailed, match=f"^{message}"):

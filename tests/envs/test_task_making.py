@@ -138,7 +138,7 @@ def test_module_of_an_id_is_imported(register, monkeypatch):
 @pytest.mark.parametrize("module", ["no_such_module", "capax.no_such_part", ""])
 def test_module_that_does_not_import_is_named(module):
     with pytest.raises(
-        InputError, match=f"^The module '{module}' of '{module}:Toy-v0' cannot be imported, .*: install"
+        InputError, match=f"^the module '{module}' of '{module}:Toy-v0' cannot be imported, .*: install"
     ):
         make(f"{module}:Toy-v0")
 
@@ -147,7 +147,7 @@ def test_module_that_raises_is_reported(tmp_path, monkeypatch):
     (tmp_path / "my_broken_envs.py").write_text("1 / 0")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(
-        EnvironmentFailed, match=r"^The module 'my_broken_envs' raised ZeroDivisionError \(.*\): fix it\.$"
+        EnvironmentFailed, match=r"^the module 'my_broken_envs' raised ZeroDivisionError \(.*\): fix it\.$"
     ):
         make("my_broken_envs:Toy-v0")
 
@@ -162,7 +162,7 @@ def test_module_that_raises_is_reported(tmp_path, monkeypatch):
 def test_unknown_id_names_the_nearest(wrong, meant):
     name = wrong.rpartition(":")[2]
     with pytest.raises(
-        InputError, match=rf"^There is no environment '{name}': did you mean (.* or )*{meant}( or .*)?\?$"
+        InputError, match=rf"^there is no environment '{name}': did you mean (.* or )*{meant}( or .*)?\?$"
     ):
         make(wrong)
 
@@ -174,7 +174,7 @@ def test_unknown_id_names_several():
 
 def test_unknown_id_that_resembles_nothing():
     with pytest.raises(
-        InputError, match=r"^There is no environment 'zzz': give one that Gymnasium has, or module:Id-v0"
+        InputError, match=r"^there is no environment 'zzz': give one that Gymnasium has, or module:Id-v0"
     ):
         make("zzz")
 
@@ -258,7 +258,7 @@ def test_errors_of_a_constructor_are_reported(error, register):
     ) as raised:
         make(register("A-v0", entry_point=raising(error)))
     assert type(raised.value.__cause__) is type(error)
-    message = r"^The function that makes the environment raised \w+ \('?its own'?\): fix it, and let it need no arguments but "
+    message = r"^the function that makes the environment raised \w+ \('?its own'?\): fix it, and let it need no arguments but "
     with pytest.raises(EnvironmentFailed, match=message) as raised:
         make(raising(error))
     assert raised.value.__cause__ is error

@@ -78,7 +78,7 @@ def test_the_cost_of_a_step_that_fails_among_episodes_side_by_side_is_counted(tm
 
 @pytest.mark.parametrize("cost", [np.inf, 1e39])
 def test_an_infinite_cost_is_a_violation(cost, tmp_path):
-    with pytest.raises(EnvironmentFailed, match="The cost of Toy is"):
+    with pytest.raises(EnvironmentFailed, match="the cost of Toy is"):
         train_random(tmp_path, env=failing(cost))
     (row,) = Run(tmp_path).interrupted
     assert row["violation"] is True and row["cost"] == (None if cost == np.inf else 1e39)

@@ -288,5 +288,5 @@ def test_the_command_refuses_in_one_sentence(tmp_path, capsys, arguments, words)
 
 
 def test_the_command_refuses_what_is_not_there(tmp_path, capsys):
-    assert "There is no environment" in refusal(capsys, "train", "Nowhere-v0", "--out", str(tmp_path / "run"))
+    assert "there is no environment" in refusal(capsys, "train", "Nowhere-v0", "--out", str(tmp_path / "run"))
     assert "holds no config.json" in refusal(capsys, "evaluate", str(tmp_path / "run"))
