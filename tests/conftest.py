@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_backend_optimization_level=0".strip()  # compiling takes longest
+FLAGS = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = f"{FLAGS} --xla_backend_optimization_level=0".strip()  # compiling takes longest
 
 # ruff: noqa: E402
 from collections.abc import Iterator
