@@ -13,12 +13,19 @@ from collections.abc import Iterator
 import jax
 import pytest
 import scipy.linalg  # noqa: F401  its BLAS must be there to be limited
+from hypothesis import HealthCheck, settings
 from threadpoolctl import threadpool_limits
 
 from capax.runs import trusted
 from capax.runtime import cpu_devices
 
 cpu_devices.claim()  # before a test module computes anything
+
+# the same examples in every run, however long they take: a change breaks a test, chance does not
+settings.register_profile(
+    "capax", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("capax")
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -150,35 +150,38 @@ def test_less_time_is_reserved_for_what_was_compiled_before(monkeypatch):
     barrier, called = threading.Barrier(3), []
 
     def maker(name):
-        return lambda: lambda: (barrier.wait(5.0), called.append(name))
+        return lambda: lambda: (barrier.wait(60.0), called.append(name))
 
     def broken():
-        barrier.wait(5.0)
+        barrier.wait(60.0)
         raise RuntimeError("no")
 
     monkeypatch.setattr(bench, "core_count", lambda: 3)
     announced = []
-    budget = TimeBudget(60.0, announced.append)
+    budget = TimeBudget(600.0, announced.append)
     assert budget.reserve(8.0) == 8.0
     budget.compile([maker("one"), maker("other"), lambda: broken])
     assert sorted(called) == ["one", "other"] and announced == ["compiling"]
     assert budget.reserve(9.0) == 9.0 / bench.COMPILED_SPEEDUP
 
 
-def test_half_of_the_time_is_left_where_compiling_takes_too_long():
-    never = threading.Event()
-    budget = TimeBudget(1.0, lambda name: None)
+def test_half_of_the_time_is_left_where_compiling_takes_too_long(monkeypatch):
+    never, clock = threading.Event(), [0.0]
+    monkeypatch.setattr(bench.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(threading.Thread, "join", lambda thread, seconds: clock.append(clock.pop() + seconds))
+    budget = TimeBudget(10.0, lambda name: None)
     budget.compile([lambda: never.wait])
-    assert budget.reserve(8.0) == 8.0
+    assert budget.reserve(8.0) == 8.0 and clock == [5.0]
     blank = Row("part", "name", None, "s")
-    assert budget.measured(blank, 0.1, lambda row: row._replace(value=1.0)).value == 1.0
+    assert budget.measured(blank, 4.9, lambda row: row._replace(value=1.0)).value == 1.0
+    assert budget.measured(blank, 5.1, lambda row: pytest.fail("it began")).note == NO_TIME
     never.set()
 
 
 def test_a_measurement_that_needs_more_than_the_time_left_does_not_begin():
-    budget = TimeBudget(1.0, lambda name: None)
-    assert budget.measured(ROWS[0], 0.5, lambda blank: blank) == ROWS[0]
-    assert budget.measured(ROWS[0], 1.5, lambda blank: pytest.fail("it began")).note == NO_TIME
+    budget = TimeBudget(600.0, lambda name: None)
+    assert budget.measured(ROWS[0], 60.0, lambda blank: blank) == ROWS[0]
+    assert budget.measured(ROWS[0], 601.0, lambda blank: pytest.fail("it began")).note == NO_TIME
 
 
 def test_a_plan_that_would_take_too_long_does_not_begin(monkeypatch):
@@ -200,7 +203,7 @@ def test_an_environment_that_is_not_installed_is_a_row(monkeypatch):
         raise InputError("CarRacing-v3 needs Box2D and pygame: run pip install 'gymnasium[box2d]'.")
 
     monkeypatch.setattr(gym, "make", missing)
-    rows = list(bench.step_rows(SIZES, MACHINE, TimeBudget(10.0, lambda name: None)))
+    rows = list(bench.step_rows(SIZES, MACHINE, TimeBudget(600.0, lambda name: None)))
     assert [row.value for row in rows] == [None, None]
     assert rows[0].note == "CarRacing-v3 needs Box2D and pygame: run pip install 'gymnasium[box2d]'."
 

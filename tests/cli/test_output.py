@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 import pytest
-from support.scripts import environment, script
+from support.scripts import PATIENCE_S, environment, script
 from support.tiny_runs import counting, train_random
 from support.toy_envs import Toy
 
@@ -47,7 +47,7 @@ def test_json_of_an_environment_that_prints_is_json(tmp_path, capfd, monkeypatch
 def test_what_is_printed_after_the_json_is_not_on_standard_output():
     code = "import atexit, sys; atexit.register(print, 'bye'); from capax.cli.main import main; main()"
     with script("import sys; sys.argv[1:] = ['tasks', '--json']\n" + code) as child:
-        out, err = child.communicate(timeout=60)
+        out, err = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 0 and json.loads(out) and err == "bye\n"
 
 
@@ -130,7 +130,7 @@ null = os.stat(os.devnull)
 print(all(os.path.samestat(os.fstat(number), null) and os.get_inheritable(number) for number in (0, 2)))
 """
     with script(code) as child:
-        assert child.communicate(timeout=15)[0] == "True\n"
+        assert child.communicate(timeout=PATIENCE_S)[0] == "True\n"
 
 
 @pytest.mark.parametrize("command", ["--version", "tasks"])
@@ -145,7 +145,7 @@ def test_a_full_standard_output_is_one_sentence(command):
 def test_a_reader_that_has_gone_is_no_error(command):
     with script(f"import sys; sys.argv[1:] = ['{command}']; from capax.cli.main import main; main()") as child:
         child.stdout.close()
-        assert child.wait(60) == 141
+        assert child.wait(PATIENCE_S) == 141
         assert child.stderr.read() == ""
 
 
@@ -175,16 +175,24 @@ class Nasty(Integrator):
             os.fork()  # the child goes on as if it were the parent
             if os.getppid() == int(os.environ["TEST"]):
                 print("now", flush=True)
-                time.sleep(60)
+                time.sleep(600)
         if self.count == 70 and self.how == "exits":
             os._exit(0)
         return super().step(action)
 
     def close(self):
-        time.sleep(2.5)
+        while self.how == "forks" and "waiting up to" not in open("errors").read():  # so long that this is said
+            time.sleep(0.01)
         print("parked", flush=True)
 
 gym.register(id="Nasty-v0", entry_point="nasty:Nasty", max_episode_steps=50, kwargs={"cost_limit": 25.0})
+"""
+IN_TIME = """
+import sys
+from capax.cli.main import main
+from capax.runtime import signals, watchdog
+signals.EXIT_TIMEOUT_S = signals.UNWIND_TIMEOUT_S = watchdog.MARGIN_S = 600.0  # a busy machine may be slow
+main(sys.argv[1:])
 """
 TRAIN = ["train", "nasty:Nasty-v0", "--method", "random", "--steps", "150", "--out", "run"]
 
@@ -199,12 +207,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 def test_a_forking_environment_that_sets_handlers_parks_and_can_be_resumed(tmp_path, workspace, whole, capfd):
     (tmp_path / "nasty.py").write_text(NASTY)
     variables = environment() | {"TEST": str(os.getpid())}
-    code = "from capax.cli.main import main; main()"
-    argv = f"import sys; sys.argv[1:] = {[*TRAIN, '--env-kwargs', 'how=forks']}\n"
-    with script(argv + code, cwd=tmp_path, env=variables) as child:
+    arguments = [*TRAIN, "--env-kwargs", "how=forks", "--close-timeout", "600"]
+    with (
+        open("errors", "w") as errors,
+        script(IN_TIME, *arguments, cwd=tmp_path, env=variables, stderr=errors) as child,
+    ):
         assert child.stdout is not None and child.stdout.readline() == "now\n"
         child.terminate()
-        out, err = child.communicate(timeout=30)
+        out, _ = child.communicate(timeout=PATIENCE_S)
+    err = Path("errors").read_text()
     assert child.returncode == 143 and out == "parked\n"
     assert re.search(r"waiting up to \d+ s for nasty:Nasty-v0 to close", err) and "Traceback" not in err
     assert err.splitlines()[-1] == "capax: terminated; 1 episode safe in run; continue with: capax resume run"

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from support.scripts import environment, script
+from support.scripts import PATIENCE_S, script, wait_until
 from support.tiny_runs import counting, train_random, without_times
 
 import capax
@@ -161,7 +158,8 @@ def test_a_file_that_gets_a_second_name(process, folder, name):
 
 
 @pytest.mark.parametrize("action", ["resume", "train"])
-def test_a_lock_that_is_removed(process, folder, rows, action):
+def test_a_lock_that_is_removed(process, folder, rows, action, monkeypatch):
+    monkeypatch.setattr(lock, "WAIT_S", PATIENCE_S)
     (folder / ".lock").unlink()
     answers: list[str] = []
     later = threading.Timer(0.5, lambda: answers.append(process.say("")))
@@ -183,28 +181,11 @@ def test_a_lock_that_is_removed_while_the_writer_is_busy(process, folder, monkey
 
 def test_the_command_stops_with_one_sentence_and_exit_code_4(tmp_path):
     out = tmp_path / "run"
-    command = [
-        sys.executable,
-        "-m",
-        "capax",
-        "train",
-        "capax/Integrator-v0",
-        "--method",
-        "random",
-        "--steps",
-        "1e6",
-        "--out",
-        out,
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment()) as child:
-        try:
-            while not (out / "interrupted.jsonl").exists() and not Run(out).episodes:
-                assert child.poll() is None
-                time.sleep(0.05)
-            out.rename(tmp_path / "other")
-            _, err = child.communicate(timeout=60)
-        finally:
-            if child.poll() is None:
-                child.send_signal(signal.SIGKILL)
+    command = "train capax/Integrator-v0 --method random --steps 1e6 --out run"
+    code = f"import sys; from capax.cli.main import main; sys.argv[1:] = {command.split()}; main()"
+    with script(code, cwd=tmp_path) as child:
+        wait_until((out / "episodes.jsonl").exists)
+        out.rename(tmp_path / "other")
+        _, err = child.communicate(timeout=PATIENCE_S)
     assert child.returncode == 4 and not out.exists()
-    assert "Traceback" not in err and err.strip().splitlines()[-1].startswith(f"capax: {out} was deleted or moved")
+    assert "Traceback" not in err and err.strip().splitlines()[-1].startswith("capax: run was deleted or moved")

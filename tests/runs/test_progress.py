@@ -333,4 +333,4 @@ def test_a_step_costs_next_to_nothing(stream):
                 line.step(done)
             return (time.perf_counter() - start) / 1000
 
-        assert min(seconds() for _ in range(20)) < 5e-6
+        assert min(seconds() for _ in range(20)) < 5e-5  # to draw the line takes more than ten times that

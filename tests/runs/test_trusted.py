@@ -13,6 +13,7 @@ from pathlib import Path
 import gymnasium as gym
 import pytest
 from support.foreign_files import ENVIRONMENT, change_config
+from support.scripts import PATIENCE_S
 from support.tiny_runs import counting, train_random
 
 import capax
@@ -137,12 +138,18 @@ def test_without_the_variable_the_file_is_in_the_users_state_folder(tmp_path, mo
     assert trusted.memory_file() == tmp_path / "home" / ".local" / "state" / "capax" / "trusted.json"
 
 
-WRITER = "import sys; from capax.runs import trusted\nfor i in range(15): trusted.remember([('env', sys.argv[1] + str(i), '')])"
+WRITER = """
+import sys
+from capax.runs import trusted
+trusted.LOCK_TIMEOUT_S = 600.0
+for number in range(15):
+    trusted.remember([("env", f"{sys.argv[1]}{number}", "")])
+"""
 
 
 def test_processes_that_write_at_once_forget_nothing(memory):
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, name], env={**os.environ}) for name in "ab"]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0, 0]
     assert len(json.loads(memory.read_text())["named"]) == 30
 
 
