@@ -28,6 +28,8 @@ LONGEST = 4096
 """Bytes of `.lock` that are read."""
 WAIT_S = 10.0
 """How long a process that lost its `.lock` has to notice it and stop."""
+CHILD_WAIT_S = 2.0
+"""How long a forked child may take to let go of the lock of a process that has ended."""
 STOPS = "this run stops, so that no two runs write one folder"
 
 
@@ -55,6 +57,7 @@ def locked(path: Path, check: Callable[[Folder], None] = lambda folder: None) ->
 
 def _acquired(folder: Folder, resources: ExitStack) -> int:
     """The open and locked `.lock` of a folder."""
+    deadline = time.monotonic() + CHILD_WAIT_S
     while True:
         lock = folder.open(LOCK, os.O_RDWR | os.O_CREAT)
         with ExitStack() as opened:
@@ -63,6 +66,9 @@ def _acquired(folder: Folder, resources: ExitStack) -> int:
             if content.strip() and not content.startswith(b'{"process"'):
                 raise InputError(f"{folder.path / LOCK} is not of capax: choose another folder, or move it away.")
             if not _flocked(lock):
+                if _holder_has_ended(content) and time.monotonic() < deadline:
+                    time.sleep(0.05)
+                    continue
                 raise FolderInUse(
                     f"{folder.path} is in use by {holder(content)}: wait until it is done, or choose another folder."
                 )
@@ -97,6 +103,23 @@ def _flocked(handle: int) -> bool:
     except OSError:
         pass  # a file system without locks, or without those of folders
     return True
+
+
+def _holder_has_ended(content: bytes) -> bool:
+    """Whether the process that holds the lock, by its file, is one of this machine that has ended.
+
+    Then the lock is in the hands of a child that it has forked a moment ago.
+    """
+    try:
+        holder = json.loads(content)
+        if holder["host"] != socket.gethostname():
+            return False
+        os.kill(int(holder["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        pass
+    return False
 
 
 def _wait_for_folder(folder: Folder, handle: int) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import time
+import subprocess
 from pathlib import Path
 
 import pytest
-from support.scripts import runs, script
+from support.scripts import PATIENCE_S, runs, script, wait_for, wait_until
 
+from capax.runs import lock
 from capax.runs.lock import locked
 
 HOLD = """
@@ -19,7 +20,7 @@ from capax.runs.lock import locked
 with locked(Path(sys.argv[1])):
     if not os.fork():
         os.write(1, f"child {os.getpid()}\\n".encode())
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -30,6 +31,29 @@ def test_a_forked_child_that_outlives_its_parent_does_not_hold_the_folder(tmp_pa
         holder.kill()
         holder.wait()
         assert runs(child)
+        with locked(tmp_path):
+            assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
+
+
+FORK_SLOWLY = """
+import os, sys, time
+os.register_at_fork(after_in_child=lambda: time.sleep(1.0))
+from pathlib import Path
+from capax.runs.lock import locked
+with locked(Path(sys.argv[1])):
+    if os.fork():
+        os.write(1, b"forked\\n")
+    time.sleep(600)
+"""
+
+
+def test_a_folder_is_free_as_soon_as_a_child_of_a_killed_process_lets_go(tmp_path, monkeypatch):
+    """A child has the lock from the fork on, until its first steps."""
+    monkeypatch.setattr(lock, "CHILD_WAIT_S", PATIENCE_S)
+    with script(FORK_SLOWLY, str(tmp_path)) as holder:
+        wait_for(holder, "forked")
+        holder.kill()
+        holder.wait()
         with locked(tmp_path):
             assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
 
@@ -55,7 +79,7 @@ print(code)
 ])  # fmt: skip
 def test_a_child_that_comes_out_of_user_code_ends_as_python_would(last, code, words):
     with script(COME_OUT.format(last=last)) as process:
-        out, err = process.communicate(timeout=20)
+        out, err = process.communicate(timeout=PATIENCE_S)
     assert out == f"{code}\n" and words in err and process.returncode == 0
 
 
@@ -78,50 +102,31 @@ def probe(folder):
 
 
 @pytest.mark.parametrize(("others", "hang"), [
-    ('subprocess.Popen(["sleep", "60"]).pid', "time.sleep(60)"), ("", "sum(itertools.repeat(1, 10**11))"),
+    ('subprocess.Popen(["sleep", "600"]).pid', "time.sleep(600)"), ("", "sum(itertools.repeat(1, 10**12))"),
 ], ids=["with a child", "while it holds the interpreter"])  # fmt: skip
 def test_an_isolated_call_ends_with_a_caller_that_is_killed(others, hang, tmp_path):
     (tmp_path / "probing.py").write_text(PROBING.format(others=others, hang=hang))
     with script(ISOLATED, str(tmp_path)) as caller:
-        pids = wait_for_pids(tmp_path / "pids")
+        wait_until((tmp_path / "pids").exists)
+        pids = [int(pid) for pid in (tmp_path / "pids").read_text().split()]
         assert all(map(runs, pids))
         caller.kill()
-        assert_ended(pids)
+        wait_until(lambda: not any(map(runs, pids)))
 
 
 GRIDWORLD = """
 import sys
 from capax.cli.main import main
 if __name__ == "__main__":
-    main(["gridworld", "--worlds", "400", "--methods", "0", "--out", sys.argv[1]])
+    main(["gridworld", "--worlds", "400", "--jobs", "2", "--methods", "0", "--out", sys.argv[1]])
 """
 
 
 def test_workers_of_gridworld_end_with_a_parent_that_is_killed(tmp_path):
-    with script(GRIDWORLD, str(tmp_path / "out")) as parent:
-        deadline = time.monotonic() + 60.0
+    with script(GRIDWORLD, str(tmp_path / "out"), stderr=subprocess.DEVNULL) as parent:
         rows = tmp_path / "out" / "worlds.jsonl"
-        while not rows.exists() or rows.read_bytes().count(b"\n") < 2:  # the workers are at work
-            assert time.monotonic() < deadline and parent.poll() is None
-            time.sleep(0.05)
+        wait_until(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 2)  # the workers are at work
         workers = [int(pid) for pid in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()]
         assert len(workers) >= 2
         parent.kill()
-        assert_ended(workers)
-
-
-def wait_for_pids(path: Path) -> list[int]:
-    """The process numbers in a file, once it is there."""
-    deadline = time.monotonic() + 20.0
-    while not path.exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return [int(pid) for pid in path.read_text().split()]
-
-
-def assert_ended(pids: list[int]) -> None:
-    """Processes end within a few seconds."""
-    deadline = time.monotonic() + 8.0
-    while any(map(runs, pids)):
-        assert time.monotonic() < deadline, [pid for pid in pids if runs(pid)]
-        time.sleep(0.05)
+        wait_until(lambda: not any(map(runs, workers)))
