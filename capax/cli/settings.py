@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
+from capax.core.contracts import Kind
 from capax.core.settings import describe
-from capax.kappa.rules import RULES
+from capax.kappa.conformal import DEFAULT_RATE
+from capax.kappa.rules import RULES, make_rule, rule_settings, rules_of
 from capax.runtime.terminal import CleanConsole, line
 from capax.training.methods import METHODS, Method
 from capax.training.presets import default_preset, preset_settings
 
-OBSERVATIONS = {"vector": "vectors", "image": "images", "finite": "states of a finite world"}
+OBSERVATIONS: dict[Kind, str] = {"vector": "vectors", "image": "images", "finite": "states of a finite world"}
 """Observations of each kind of task, in words."""
 PLAIN_WIDTH = 132
 """Columns where the output is not a terminal."""
@@ -27,6 +29,8 @@ class SettingRow(NamedTuple):
     paper: Any
     """Its value with the preset `paper`, which is the default of the settings."""
     fast: Any
+    fast_undiscounted: Any
+    """Its value with the preset `fast` where the limit is undiscounted."""
     wanted: str
     meaning: str
 
@@ -46,8 +50,8 @@ def groups_of(method: str | None) -> list[Group]:
         for kind, settings in entry.settings.items():
             if settings is None:
                 continue
-            fast = preset_settings(settings, entry.name, kind, "fast")
-            names, kinds, _ = groups.setdefault((settings, fast), ([], [], _rows(settings, fast)))
+            fast, budget = (preset_settings(settings, entry.name, kind, "fast", budget) for budget in (False, True))
+            names, kinds, _ = groups.setdefault((settings, fast, budget), ([], [], _rows(settings, fast, budget)))
             for item, items in ((entry.name, names), (OBSERVATIONS[kind], kinds)):
                 if item not in items:
                     items.append(item)
@@ -55,13 +59,22 @@ def groups_of(method: str | None) -> list[Group]:
         Group(f"{', '.join(names)} (observations are {' or '.join(kinds)})", rows)
         for names, kinds, rows in groups.values()
     ]
-    if any(entry.chooses_kappa for entry in chosen):
-        tables += [
-            Group(f"--kappa {name}", [row for row in _rows(rule("vector", 0.02), None) if row.name not in hidden])
-            for name, rule in RULES.items()
-            for hidden in [("rate",) if name == "conformal" else ()]
-        ]
-    return tables
+    return [*tables, *_rule_groups()] if any(entry.chooses_kappa for entry in chosen) else tables
+
+
+def _rule_groups() -> list[Group]:
+    """The parameters of each rule for κ; kinds of task where they are the same share a group."""
+    groups = []
+    for name in RULES:
+        kinds_of: dict[Any, list[Kind]] = {}
+        for kind in OBSERVATIONS:
+            if name in rules_of(kind):
+                kinds_of.setdefault(tuple(rule_settings(name, kind, DEFAULT_RATE).items()), []).append(kind)
+        for parameters, kinds in kinds_of.items():
+            where = f" (observations are {' or '.join(OBSERVATIONS[kind] for kind in kinds)})"
+            rows = [row for row in _rows(make_rule(name, kinds[0], DEFAULT_RATE)) if row.name in dict(parameters)]
+            groups.append(Group(f"--kappa {name}{where if len(kinds_of) > 1 else ''}", rows))
+    return groups
 
 
 def summaries(method: str | None) -> list[str]:
@@ -73,10 +86,13 @@ def _chosen(method: str | None) -> list[Method]:
     return [METHODS.find(method)] if method is not None else list(METHODS.values())
 
 
-def _rows(settings: Any, fast: Any) -> list[SettingRow]:
-    other = {} if fast is None else {info.name: info.default for info in describe(fast)}
+def _rows(settings: Any, *presets: Any) -> list[SettingRow]:
+    """The settings with their defaults, and with their values in presets."""
+    fast, budget = (
+        {info.name: info.default for info in describe(preset)} for preset in presets or (settings, settings)
+    )
     return [
-        SettingRow(info.name, info.default, other.get(info.name, info.default), info.wanted, info.meaning)
+        SettingRow(info.name, info.default, fast[info.name], budget[info.name], info.wanted, info.meaning)
         for info in describe(settings)
     ]
 
@@ -86,22 +102,34 @@ def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
     return [{"title": group.title, "settings": [row._asdict() for row in group.rows]} for group in groups]
 
 
+def _columns(group: Group) -> dict[str, list[str]]:
+    """The columns of values, each with its head; a cell is empty where the column before it has the same value."""
+
+    def changes(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
+        return [f"{new}" if new != old else "" for old, new in zip(before, after, strict=True)]
+
+    paper, fast, budget = ([row[place] for row in group.rows] for place in (1, 2, 3))
+    more = {"fast": changes(paper, fast), "fast, undiscounted": changes(fast, budget)}
+    more = {head: cells for head, cells in more.items() if any(cells)}
+    return {"paper" if more else "default": [f"{value}" for value in paper], **more}
+
+
 def print_groups(groups: Sequence[Group], heads: Sequence[str]) -> None:
     """Print the heads as lines, and the groups as tables."""
     console = CleanConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     for head in heads:
         console.print(line(head))
     for group in groups:
-        table = Table(
-            "setting", "paper", "fast", "values", "meaning", title=line(group.title), title_justify="left", box=None
-        )
-        for row in group.rows:
-            fast = "" if row.fast == row.paper else f"{row.fast}"
-            table.add_row(*map(line, (row.name, f"{row.paper}", fast, row.wanted, row.meaning)))
+        columns = _columns(group)
+        table = Table("setting", *columns, "values", "meaning", title=line(group.title), title_justify="left", box=None)
+        for number, row in enumerate(group.rows):
+            values = [cells[number] for cells in columns.values()]
+            table.add_row(*map(line, (row.name, *values, row.wanted, row.meaning)))
         console.print(table)
         console.print()
     if not groups:
         console.print("This method has no settings.")
         return
+    console.print("An empty cell: the same as in the column before it.")
     console.print(f"The default here is the column {default_preset()}: paper where JAX finds a GPU, fast elsewhere.")
     console.print("Change one with --set NAME=VALUE, or settings={'NAME': VALUE} in Python.")

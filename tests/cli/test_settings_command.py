@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from capax.cli.main import main
-from capax.kappa.rules import RULES
-from capax.training.methods import METHODS, settings_of
+from capax.kappa.rules import rule_settings, rules_of
+from capax.training.methods import METHODS
+from capax.training.presets import preset_settings
 
 
 def tables(capsys: pytest.CaptureFixture[str], *method: str) -> dict[str, dict[str, dict[str, Any]]]:
@@ -32,11 +33,18 @@ def leaves(settings: Any) -> dict[str, Any]:
     (name, kind) for name, method in METHODS.items() for kind in method.settings if method.settings[kind] is not None
 ])  # fmt: skip
 def test_every_setting_of_a_method_is_listed_with_both_presets(capsys, method, kind):
-    paper, fast = (leaves(settings_of(method, kind, preset)) for preset in ("paper", "fast"))
-    candidates = [table for title, table in tables(capsys, method).items() if f"{kind}s" in title]
+    own = METHODS[method].settings[kind]
+    paper, fast, budget = (
+        leaves(preset_settings(own, method, kind, *preset)) for preset in (("paper",), ("fast",), ("fast", True))
+    )
+    candidates = [
+        table
+        for title, table in tables(capsys, method).items()
+        if f"{kind}s" in title and method in title.split(" (")[0].split(", ")
+    ]
     assert len(candidates) == 1
-    assert {name: (row["paper"], row["fast"]) for name, row in candidates[0].items()} == {
-        name: (paper[name], fast[name]) for name in paper
+    assert {name: (row["paper"], row["fast"], row["fast_undiscounted"]) for name, row in candidates[0].items()} == {
+        name: (paper[name], fast[name], budget[name]) for name in paper
     }
 
 
@@ -52,7 +60,19 @@ def test_all_methods_share_tables_where_their_settings_are_equal(capsys):
     assert "cap, ccem, cem, random (observations are vectors)" in titles
     assert "cap, ccem, cem, random (observations are images)" in titles
     assert "ppo, ppo-lag (observations are vectors or images)" in titles
-    assert [title for title in titles if title.startswith("--kappa")] == [f"--kappa {name}" for name in RULES]
+
+
+@pytest.mark.parametrize(("rule", "kind"), [
+    (rule, kind) for kind in ("vector", "image", "finite") for rule in rules_of(kind)
+])  # fmt: skip
+def test_the_parameters_of_a_rule_are_those_of_the_kind_of_task(capsys, rule, kind):
+    words = {"vector": "vectors", "image": "images", "finite": "finite world"}[kind]
+    (table,) = (
+        table
+        for title, table in tables(capsys, "cap").items()
+        if title == f"--kappa {rule}" or (title.startswith(f"--kappa {rule} (") and words in title)
+    )
+    assert {name: row["paper"] for name, row in table.items()} == rule_settings(rule, kind, 0.02)
 
 
 def test_only_methods_that_choose_kappa_have_the_rules(capsys):
@@ -66,6 +86,8 @@ def test_the_tables_are_printed_as_text(capsys):
     main(["settings", "cap"])
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cap: conservative and adaptive"
+    heads = next(line for line in lines if line.split()[:1] == ["setting"])
+    assert heads.split()[:5] == ["setting", "paper", "fast", "fast,", "undiscounted"]
     (population,) = (line for line in lines if line.split()[:1] == ["population"] and "64" in line)
     assert population.split()[:3] == ["population", "500", "64"]  # the paper's, and that of the preset fast
     assert lines[-1].startswith("Change one with --set NAME=VALUE")
