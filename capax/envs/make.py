@@ -62,7 +62,9 @@ def make(
         unknown = re.search(r"unexpected keyword argument '(\w+)'|takes no arguments", error_text(error))
         if isinstance(error, TypeError) and unknown is not None:
             name = unknown[1] or ", ".join((*arguments, *render))
-            raise InputError(f"{env} does not take {name}: add this argument to its constructor.") from error
+            raise InputError(
+                f"{env} does not take {name}: correct the name, or add this argument to its constructor."
+            ) from error
         raise EnvironmentFailed(f"{env} cannot be made, it {failure_text(error)}: fix its constructor.") from error
     if episode_steps is None and spec.max_episode_steps is not None:
         episode_steps = min([episode_length(spec.max_episode_steps, env), *time_limits(gym_env, env)])
@@ -111,7 +113,7 @@ def registered_spec(env: str) -> Any:
     module, colon, name = env.rpartition(":")
     if colon:
         try:
-            contained(import_named, module)
+            named = contained(import_named, module)
         except (ImportError, ValueError, TypeError) as error:
             raise InputError(
                 f"the module {short_repr(module)} of {short_repr(env)} cannot be imported, {error_text(error)}: install it."
@@ -121,6 +123,11 @@ def registered_spec(env: str) -> Any:
             raise EnvironmentFailed(f"the module {short_repr(module)} {failure_text(error)}: fix it.") from error
     if name in gym.registry:
         return gym.registry[name]
+    if colon and callable(vars(named).get(name)):
+        raise InputError(
+            f"{module} has not registered {name}: add gymnasium.register('{name}-v0', entry_point={name}) to it, and give "
+            f"{module}:{name}-v0."
+        )
     similar = nearest(name, gym.registry)
     hint = f"did you mean {' or '.join(similar)}?" if similar else "give one that Gymnasium has, or module:Id-v0."
     raise InputError(f"there is no environment {short_repr(name)}: {hint}")

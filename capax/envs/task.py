@@ -141,7 +141,7 @@ class GymTask(EnvTask):
             except EnvironmentFailed:  # it will be refused, but the step has a cost
                 next_obs = self._guarded(lambda: np.array(items[0]), "step")
             transition = self._obs.copy(), sent, next_obs, _snapshot(items[-1])
-            paid = self._guarded(lambda: own_cost(*transition), "", "The cost function")
+            paid = self._guarded(lambda: own_cost(*transition), "", "the cost function")
         elif len(items) == 6:
             paid = items[2]
         elif isinstance(items[-1], Mapping) and self._guarded(lambda: "cost" in items[-1], "info"):
@@ -149,7 +149,7 @@ class GymTask(EnvTask):
         else:
             raise EnvironmentFailed(
                 f"{self.name} reports no cost{self._when()}: put it into info['cost'], return it from step as the "
-                "third of six items, or give a function cost(obs, action, next_obs, info)."
+                "third of six items, or give a function cost(obs, action, next_obs, info), as cost= or --cost MODULE:FUNCTION."
             )
         cost = self._scalar(paid, "cost") + 0.0  # −0 becomes 0
         if math.isnan(cost):

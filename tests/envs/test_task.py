@@ -208,7 +208,7 @@ def test_cost_function_comes_first_and_gets_the_native_action():
 def test_missing_cost_names_the_three_ways(env):
     message = (
         r"^toy reports no cost in step 1 of the episode: put it into info\['cost'\], return it .* third of six items, or "
-        r"give a function cost\("
+        r"give a function cost\(obs, action, next_obs, info\), as cost= or --cost MODULE:FUNCTION\.$"
     )
     with pytest.raises(EnvironmentFailed, match=message):
         reset_task(env).step([0, 0])

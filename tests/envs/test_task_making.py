@@ -152,6 +152,15 @@ def test_module_that_raises_is_reported(tmp_path, monkeypatch):
         make("my_broken_envs:Toy-v0")
 
 
+def test_a_class_that_its_module_has_not_registered_is_refused_with_the_line_to_add(monkeypatch):
+    monkeypatch.setitem(sys.modules, "my_toys", types.ModuleType("my_toys"))
+    monkeypatch.setattr(sys.modules["my_toys"], "Toy", Toy, raising=False)
+    line = r"gymnasium\.register\('Toy-v0', entry_point=Toy\)"
+    words = rf"^my_toys has not registered Toy: add {line} to it, and give my_toys:Toy-v0\.$"
+    with pytest.raises(InputError, match=words):
+        make("my_toys:Toy")
+
+
 @pytest.mark.parametrize(("wrong", "meant"), [
     ("capax/Integrater-v0", "capax/Integrator-v0"),
     ("halfcheetahvelocity-v0", "capax/HalfCheetahVelocity-v0"),
@@ -239,7 +248,9 @@ class Strict(Toy):
 ])  # fmt: skip
 @pytest.mark.filterwarnings("ignore:.*render_mode")  # Gymnasium's own
 def test_argument_that_a_constructor_does_not_take_is_named(spec, options, argument, register):
-    with pytest.raises(InputError, match=f"^A-v0 does not take {argument}: add this argument to its constructor"):
+    with pytest.raises(
+        InputError, match=f"^A-v0 does not take {argument}: correct the name, or add this argument to its constructor"
+    ):
         make(register("A-v0", **spec), **options)
 
 
