@@ -250,9 +250,9 @@ def test_who_reports_no_cost_is_taken_to_pay_the_predicted_one(outcomes):
     state = outcomes[-1].state
     agent = make_agent(Fixed(0.0))
     _, carry, metrics = agent.act(state, agent.begin(state), np.ones(1), jr.key(0))
-    silent, told_later = carry, agent.observe_cost(carry, 7.0)
+    silent, informed = carry, agent.observe_cost(carry, 7.0)
     _, _, after_silence = agent.act(state, silent, np.ones(1), jr.key(1))
-    _, _, after_cost = agent.act(state, told_later, np.ones(1), jr.key(1))
+    _, _, after_cost = agent.act(state, informed, np.ones(1), jr.key(1))
     predicted = max(0.0, metrics["plan_first_cost"])
     assert after_silence["plan_limit"] == pytest.approx((25.0 - predicted) / 49.0)
     assert after_cost["plan_limit"] == pytest.approx(18.0 / 49.0)

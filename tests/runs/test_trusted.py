@@ -41,7 +41,7 @@ def my_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     gym.registry.pop("Line-v0", None)
 
 
-def known_later(fact: trusted.Fact) -> bool:
+def trusted_elsewhere(fact: trusted.Fact) -> bool:
     """Whether another process would trust it."""
     trusted._named_here.clear()
     return trusted.is_trusted(fact)
@@ -52,13 +52,13 @@ def train(out: Path, env: str) -> Run:
     return capax.train(env, method="random", steps=4, loggers=[], out=out)
 
 
-def test_what_is_remembered_is_known_later_and_the_file_is_the_users_alone(memory):
-    assert not known_later(FACT) and not memory.exists()
+def test_what_is_remembered_is_trusted_later_and_the_file_is_the_users_alone(memory):
+    assert not trusted_elsewhere(FACT) and not memory.exists()
     trusted.remember([FACT])
     trusted.remember([OTHER, FACT])
-    assert known_later(FACT) and known_later(OTHER)
+    assert trusted_elsewhere(FACT) and trusted_elsewhere(OTHER)
     elsewhere = (*FACT[:2], "/other/my_env.py")
-    assert not known_later(elsewhere) and trusted.was_another_file(elsewhere)
+    assert not trusted_elsewhere(elsewhere) and trusted.was_another_file(elsewhere)
     assert not trusted.was_another_file(("env", "another", ""))
     assert memory.stat().st_mode & 0o777 == 0o600 and memory.parent.stat().st_mode & 0o777 == 0o700
     assert json.loads(memory.read_text()) == {"format": 1, "named": [[*OTHER], [*FACT]]}
@@ -82,12 +82,12 @@ def test_a_damaged_file_is_kept_aside_with_a_word(memory, text):
     memory.write_bytes(text.encode(errors="surrogateescape"))
     memory.chmod(0o600)
     with pytest.warns(RuntimeWarning, match=r"trusted\.json is damaged\), so it has to be named again"):
-        assert not known_later(FACT)
+        assert not trusted_elsewhere(FACT)
     with pytest.warns(
         RuntimeWarning, match=r"trusted\.json is damaged, so it is trusted\.json\.damaged now, and what you"
     ):
         trusted.remember([FACT])
-    assert known_later(FACT)
+    assert trusted_elsewhere(FACT)
     aside = memory.with_name("trusted.json.damaged")
     assert aside.read_bytes() == text.encode(errors="surrogateescape")
 
@@ -96,10 +96,10 @@ def test_a_file_that_others_can_write_is_not_believed(memory):
     trusted.remember([FACT])
     memory.chmod(0o620)
     with pytest.warns(RuntimeWarning, match=r"is unknown \(others can write .*trusted\.json\)"):
-        assert not known_later(FACT)
+        assert not trusted_elsewhere(FACT)
     with pytest.warns(RuntimeWarning, match=r"others can write .*trusted\.json, so it is trusted\.json\.damaged now"):
         trusted.remember([OTHER])
-    assert known_later(OTHER) and not known_later(FACT)
+    assert trusted_elsewhere(OTHER) and not trusted_elsewhere(FACT)
 
 
 def test_training_works_where_nothing_can_be_remembered(tmp_path, memory, my_env):
@@ -158,7 +158,7 @@ def test_processes_that_write_at_once_forget_nothing(memory):
 
 def test_a_module_that_was_named_is_remembered_with_its_file(tmp_path, my_env):
     run = train(tmp_path / "run", my_env)
-    assert known_later(("env", "my_env", str(tmp_path / "my_env.py")))
+    assert trusted_elsewhere(("env", "my_env", str(tmp_path / "my_env.py")))
     assert len(capax.resume(run, steps=8, loggers=[]).episodes) == 2
     assert len(capax.evaluate(run, episodes=1).rows) == 1
 
