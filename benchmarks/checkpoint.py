@@ -56,7 +56,7 @@ def config_of(steps: int) -> RunConfig:
     )  # fmt: skip
 
 
-def measure_images(folder: Path, count: int) -> None:
+def measure_images(folder: Path, count: int) -> list[dict[str, Any]]:
     """Save the image agent at the paper's sizes after each of `count` / 1000 episodes, and load it once."""
     agent = Planet(Spec(0.0, 0.99, False, 500, 2), Conformal(0.4), (64, 64, 3), 3, PlanetSettings())
     state = agent.init(jr.key(0))
@@ -97,10 +97,18 @@ def measure_images(folder: Path, count: int) -> None:
     before, start = peak_memory(), time.perf_counter()
     saved, _ = Checkpoints(Folder(folder)).newest(config, state_like(agent, jr.key(0)))
     assert saved is not None and saved.progress.state.buffer.size == size
-    print(f"  loading: {time.perf_counter() - start:.1f} s, {peak_memory() - before:.0f} MiB at its peak")
+    loading = time.perf_counter() - start
+    print(f"  loading: {loading:.1f} s, {peak_memory() - before:.0f} MiB at its peak")
+    what = f"with {count} images and {parameters} parameters"
+    return [
+        {"what": f"a checkpoint {what}, median, s", "figure": statistics.median(durations)},
+        {"what": "extra memory for it, MiB", "figure": peak},
+        {"what": "loading it, s", "figure": loading},
+        {"what": "the folder on the disk, MiB", "figure": disk},
+    ]
 
 
-def measure_training(folder: Path) -> None:
+def measure_training(folder: Path) -> dict[str, Any]:
     """Train on the pendulum, and add up the time in checkpoints."""
     saving, save = [0.0], Checkpoints.save
 
@@ -120,9 +128,12 @@ def measure_training(folder: Path) -> None:
         f"capax/PendulumSpeed-v0, preset fast, {len(run.episodes)} episodes: {saving[0]:.2f} s of {total:.1f} s in checkpoints "
         f"({100 * saving[0] / total:.1f} %)"
     )
+    return {"what": "share of a training of the pendulum, %", "figure": 100 * saving[0] / total}
 
 
 def main() -> None:
+    from record import save
+
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--images", type=int, default=200_000)
     parser.add_argument("--folder", type=Path, default=None, help="where to write; None: a temporary folder")
@@ -131,8 +142,7 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(dir=options.folder))
     try:
         os.sync()
-        measure_images(folder, options.images)
-        measure_training(folder)
+        save("checkpoint", [*measure_images(folder, options.images), measure_training(folder)])
     finally:
         shutil.rmtree(folder)
 

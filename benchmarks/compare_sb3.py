@@ -44,19 +44,24 @@ def sb3_rate(steps: int, environments: int) -> float:
 
 
 def main() -> None:
+    from record import save
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20_000)
     parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     capax_rate(4000)
     sb3_rate(2048, 1)
-    ratios = []
+    ratios, rows = [], []
     for _ in range(options.turns):
         own, one, four = capax_rate(options.steps), sb3_rate(options.steps, 1), sb3_rate(options.steps, 4)
         ratios.append(own / max(one, four))
         rates = f"capax {own:7.0f} steps/s   Stable-Baselines3 {one:7.0f} (one environment), {four:7.0f} (four)"
         print(f"{rates}   ratio {ratios[-1]:.2f}", flush=True)
+        steps = {"capax, steps/s": own, "Stable-Baselines3, one environment": one, "four environments": four}
+        rows.append({"turn": len(ratios), **steps, "ratio": ratios[-1]})
     print(f"median ratio: {statistics.median(ratios):.2f}")
+    save("compare-sb3", rows)
 
 
 if __name__ == "__main__":

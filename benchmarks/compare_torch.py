@@ -120,6 +120,8 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def main() -> None:
+    from record import save
+
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     repeats = parser.parse_args().repeats
@@ -144,14 +146,18 @@ def main() -> None:
     widths = [S + A, *[SETTINGS.ensemble.hidden] * SETTINGS.ensemble.layers, 2 * (S + 2) + 1]
     flops = evaluations * sum(2 * i * o for i, o in itertools.pairwise(widths))
     print(f"{cores} cores, JAX {jax.__version__}, PyTorch {torch.__version__}, medians of {repeats}")
+    rows = []
     for name, times in durations.items():
         median = statistics.median(times)
+        each = {"s per plan": median, "µs per model evaluation": 1e6 * median / evaluations}
+        rows.append({"side": name, **each, "% of the rate of a 4096×4096 product": 100 * flops / median / rate})
         print(
             f"{name:8s} {median:6.2f} s per plan, {1e9 * median / evaluations:6.1f} ns per model evaluation, "
             f"{flops / median / rate:.0%} of the rate of a 4096×4096 float32 product ({rate / 1e9:.0f} GFLOP/s)"
         )
     ratios = [torch_time / own for own, torch_time in zip(durations["capax"], durations["PyTorch"], strict=True)]
     print(f"PyTorch takes {statistics.median(ratios):.2f} times as long ({min(ratios):.2f} to {max(ratios):.2f})")
+    save("compare-torch", rows)
 
 
 if __name__ == "__main__":

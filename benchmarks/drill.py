@@ -339,6 +339,9 @@ def await_moment(
 
 def main() -> None:
     """Run all drills and print a table."""
+    from record import save
+
+    rows: list[dict[str, Any]] = []
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--kills", type=int, default=200, help="in all runs together")
     parser.add_argument("--seed", type=int, default=0, help="decides the moments")
@@ -352,7 +355,15 @@ def main() -> None:
             all_phases += report.kill_phases
             any_problem = any_problem or bool(report.problems)
             show(name, report)
+            counts = {
+                "kills": report.kill_phases.total(),
+                "rows": report.rows,
+                "interrupted episodes": report.interrupted,
+            }
+            result = "; ".join(report.problems) or "identical"
+            rows.append({"run": name, **counts, "seconds": round(report.seconds), "result": result})
     print(f"{all_phases.total()} kills: {in_words(all_phases)}")
+    save("drill", rows)
     sys.exit(any_problem)
 
 

@@ -79,6 +79,8 @@ def drive(env: CarRacingSkid, step: Any, kappa: float, seed: int, steps: int) ->
 
 
 def main() -> None:
+    from record import save
+
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--updates", type=int, default=1500)
     parser.add_argument("--episodes", type=int, default=40, help="of data")
@@ -122,6 +124,7 @@ def main() -> None:
         )
         return actions[0], belief
 
+    rows = []
     for share in (None, 0.02, 0.1, 0.3):
         kappa = 0.0 if share is None else binary.kappa_at(margins, share)
         drives = np.array([drive(env, step, kappa, seed, options.steps) for seed in range(1, options.drives + 1)])
@@ -132,6 +135,9 @@ def main() -> None:
             f"{int((drives[:, 2] > 0).sum())} of {len(drives)} skid",
             flush=True,
         )
+        means = dict(zip(("discounted return", "return", "skids"), mean.tolist(), strict=True))
+        rows.append({"κ": label, "drives": len(drives), **means, "that skid": int((drives[:, 2] > 0).sum())})
+    save("driving", rows)
 
 
 if __name__ == "__main__":

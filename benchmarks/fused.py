@@ -59,8 +59,10 @@ def timed(call: Callable[[], Any]) -> tuple[float, float]:
     return compile_s, statistics.median(times[3:])
 
 
-def print_row(name: str, prepare: Any, rollout: Any, params: Any, reference: Any = None, lanes: int = 1) -> None:
-    """Print the time of a plan, of one rollout, and the difference of the rollout from a reference."""
+def print_row(
+    name: str, prepare: Any, rollout: Any, params: Any, reference: Any = None, lanes: int = 1
+) -> dict[str, Any]:
+    """Print and return the time of a plan, of one rollout, and the difference of the rollout from a reference."""
     start, warm = jnp.zeros(S), jnp.zeros((CANDIDATES.horizon, A))
     actions = jr.uniform(jr.key(3), (CANDIDATES.population, CANDIDATES.horizon, A), minval=-1.0)
 
@@ -78,15 +80,19 @@ def print_row(name: str, prepare: Any, rollout: Any, params: Any, reference: Any
     act, imagine = jax.jit(act), jax.jit(imagine)
     rollout_ms = timed(lambda: imagine(keys, packed))[1]
     compile_s, plan_ms = timed(lambda: act(keys, packed))
-    differences = ""
+    differences, parts = "", [None] * 3
     if reference is not None:
         imagined = imagine(keys, packed)
         parts = [float(jnp.abs(a - b).mean() / b.std()) for a, b in zip(imagined[:3], reference[:3], strict=True)]
         differences = "  ".join(f"{part:8.5f}" for part in parts)
     print(f"{name:24s} {plan_ms:9.3f} {rollout_ms:12.3f} {compile_s:10.1f}   {differences}", flush=True)
+    errors = dict(zip(("reward's error", "cost's error", "u's error"), parts, strict=True))
+    return {"rollout": name, "plan, ms": plan_ms, "one rollout, ms": rollout_ms, **errors}
 
 
 def main(lane_counts: list[int]) -> None:
+    from record import save
+
     device = jax.devices()[0]
     print(
         f"{device.device_kind}, JAX {jax.__version__}; differences are means, in standard deviations of float32's",
@@ -106,10 +112,12 @@ def main(lane_counts: list[int]) -> None:
     def prepare(params: Any) -> Any:
         return ensemble_kernel.pack(*params, dtype=SETTINGS.products), params[1]
 
-    print_row("plain", lambda params: params, partial(ensemble.rollout, settings=SETTINGS), params, truth)
-    print_row("fused", prepare, fused, params, truth)
+    rows = []
+    rows.append(print_row("plain", lambda params: params, partial(ensemble.rollout, settings=SETTINGS), params, truth))
+    rows.append(print_row("fused", prepare, fused, params, truth))
     for lanes in lane_counts:
-        print_row(f"fused, {lanes} plans", prepare, fused, params, lanes=lanes)
+        rows.append(print_row(f"fused, {lanes} plans", prepare, fused, params, lanes=lanes))
+    save("fused", rows)
 
 
 if __name__ == "__main__":

@@ -50,6 +50,8 @@ def model_and_candidates() -> tuple[Any, Belief, Any]:
 
 
 def main() -> None:
+    from record import save
+
     device = jax.devices()[0].device_kind
     print(f"{device}, JAX {jax.__version__}; differences are means, in standard deviations of float32's")
     net, belief, actions = model_and_candidates()
@@ -66,6 +68,7 @@ def main() -> None:
     with jax.default_matmul_precision("highest"):
         truth = rollout[EXACT](rssm_rollout.prepare_rollout(net, EXACT), belief, actions, jr.key(2))
     print(f"{'':14s} {'plan, ms':>9s} {'rollout, ms':>12s}   {'reward':>8s}  {'cost':>8s}  u", flush=True)
+    rows: list[dict[str, Any]] = []
     for name, capabilities in {"step by step": (), "kernels": (jax.devices()[0].compute_capability,)}.items():
         rssm_kernels.MEASURED_CAPABILITIES = capabilities  # forces the choice for this benchmark
         params = jax.jit(lambda net: rssm_rollout.prepare_rollout(net, HALF))(net)
@@ -77,8 +80,12 @@ def main() -> None:
             f"{name:14s} {plan_ms:9.3f} {rollout_ms:12.3f}   {'  '.join(f'{part:8.5f}' for part in differences)}",
             flush=True,
         )
+        errors = dict(zip(("reward's error", "cost's error", "u's error"), differences, strict=True))
+        rows.append({"rollout": name, "plan, ms": plan_ms, "one rollout, ms": rollout_ms, **errors})
     plan_ms = timed(images_plan(PLANNER))
     print(f"{'an agent, from the image to the action':40s} {plan_ms:9.3f}", flush=True)
+    rows.append(dict.fromkeys(rows[0]) | {"rollout": "an agent, from the image to the action", "plan, ms": plan_ms})
+    save("fused-images", rows)
 
 
 if __name__ == "__main__":

@@ -96,7 +96,10 @@ def run_world(make: Any, slip: str, seed: int, number: int) -> tuple[float, floa
 
 
 def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
-    """Run a study and print a line of JSON per variant."""
+    """Run a study, print a line of JSON per variant, and save them with the violations of each world."""
+    from record import save
+
+    rows = []
     variants: list[tuple[dict[str, Any], Any, str]] = {
         "alpha": [({"alpha": a}, partial(alpha_study, a), "any") for a in (0, 0.01, 0.03, 0.1, 0.3, 1, 3, 10)],
         "counts": [({"prior": p}, partial(count_prior, p), "any") for p in ("neighbours", "uniform", "self-loop")],
@@ -115,7 +118,10 @@ def main(study: str, worlds: int = 100, seed: int = 0, jobs: int = 2) -> None:
             row |= {"first_violations": int(violations[:, 0].sum()), "later_violations": int(violations[:, 1:].sum())}
             row |= {"violations_mean": float(violations.sum(1).mean()), "violations_sd": float(violations.sum(1).std())}
             largest = max(cost for _, _, costs in results for cost in costs)
-            print(json.dumps({**row, "largest_cost": round(largest, 4)}), flush=True)
+            row["largest_cost"] = round(largest, 4)
+            print(json.dumps(row), flush=True)
+            rows.append({**row, "violations": violations.sum(1).tolist()})
+    save(f"gridworld-{study}", rows)
 
 
 if __name__ == "__main__":

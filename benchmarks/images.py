@@ -104,7 +104,11 @@ def measure(settings: PlanetSettings, parts: list[str]) -> dict[str, float]:
 def main(words: list[str]) -> None:
     cpu_devices.claim()
     parts = [word for word in words if word in PARTS] or list(PARTS)
-    results = measure(settings_of("cap", "image", "fast" if "--fast" in words else "paper"), parts)
+    from record import save
+
+    preset = "fast" if "--fast" in words else "paper"
+    results = measure(settings_of("cap", "image", preset), parts)
+    save(f"images-{preset}", [{"part": name, "ms": value} for name, value in results.items()])
     if "--json" in words:
         print(json.dumps(results))
     else:

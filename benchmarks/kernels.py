@@ -62,7 +62,8 @@ def on_device(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return gpu or [e for e in events if e.get("ph") == "X" and "hlo_op" in e.get("args", {})]
 
 
-def report(name: str, events: list[dict[str, Any]], times: int) -> None:
+def report(name: str, events: list[dict[str, Any]], times: int) -> dict[str, Any]:
+    """Print the kinds of kernels; returns their number, and the time that the device was busy and idle."""
     kinds: dict[str, list[float]] = defaultdict(list)
     for event in events:
         kinds[re.sub(r"[._]?\d+$", "", event["name"])[:70]].append(event["dur"])
@@ -81,14 +82,20 @@ def report(name: str, events: list[dict[str, Any]], times: int) -> None:
         f"  busy {busy / times:.0f} µs of {plan_us:.0f} µs from plan to plan; idle for {idle_us:.0f} µs between kernels",
         flush=True,
     )
+    times_ms = {"device busy, ms": 1e-3 * busy / times, "idle between kernels, ms": 1e-3 * idle_us}
+    return {"what": name, "kernels": round(sum(map(len, kinds.values())) / times), **times_ms}
 
 
 def main(chosen: list[str]) -> None:
+    from record import save
+
     cpu_devices.claim()
     print(f"{jax.devices()[0].device_kind}, JAX {jax.__version__}", flush=True)
+    rows = []
     for name in chosen or ["images", "states"]:
         times = PLAN_COUNT if name != "fit" else 1
-        report(name, on_device(traced_events(workload(name), times)), times)
+        rows.append(report(name, on_device(traced_events(workload(name), times)), times))
+    save("kernels", rows)
 
 
 if __name__ == "__main__":

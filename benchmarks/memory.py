@@ -26,6 +26,8 @@ def resident() -> float:
 
 def main(steps: int = 100_000) -> None:
     """One run of HalfCheetah: networks and buffer as in the preset `paper`, a planner and fits that do little."""
+    from record import save
+
     sizes: list[float] = []
 
     def remember_size(row: dict[str, Any]) -> None:
@@ -38,6 +40,7 @@ def main(steps: int = 100_000) -> None:
         capax.train("capax/HalfCheetahVelocity-v0", steps=steps, out=out, **options)
     growth, seconds = max(sizes) - sizes[0], time.monotonic() - start
     print(f"{steps} steps in {seconds:.0f} s: {sizes[0]:.0f} MiB after the first fit, at most {growth:.0f} MiB more")
+    save("memory", [{"steps": steps, "s": seconds, "MiB after the first fit": sizes[0], "MiB more, at most": growth}])
 
 
 if __name__ == "__main__":

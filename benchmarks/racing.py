@@ -67,6 +67,9 @@ def rate(play: Callable[[Any, int], int], env: Any, seed: int) -> float:
 
 
 def main(rounds: int) -> None:
+    from record import save
+
+    rows = []
     task = {drawing: gym.make("capax/CarRacingSkid-v0", drawing=drawing).unwrapped for drawing in ("plain", "fast")}
     racing = gym.make("CarRacing-v3", disable_env_checker=True).unwrapped
     players = {
@@ -79,13 +82,16 @@ def main(rounds: int) -> None:
     rates = [{name: rate(play, env, seed) for name, (play, env) in players.items()} for seed in range(1, rounds + 1)]
     for name in players:
         ratio = statistics.median(by_name[name] / by_name["CarRacing-v3"] for by_name in rates)
-        print(f"{name:>12}: {max(by_name[name] for by_name in rates):6.0f} frames/s, {ratio:5.2f} times CarRacing-v3")
+        best = max(by_name[name] for by_name in rates)
+        print(f"{name:>12}: {best:6.0f} frames/s, {ratio:5.2f} times CarRacing-v3")
+        rows.append({"drawing": name, "frames/s, best": best, "times CarRacing-v3, median": ratio})
     resets = []
     for seed in range(20):
         start = time.perf_counter()
         task["fast"].reset(seed=seed)
         resets.append(time.perf_counter() - start)
     print(f"a reset of ours, fast: {1e3 * statistics.median(resets):.1f} ms, track and first picture")
+    save("racing", rows)
 
 
 if __name__ == "__main__":

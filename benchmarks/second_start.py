@@ -57,6 +57,9 @@ def first_steps(task: str, cache: str) -> dict[str, float]:
 
 
 def main(*tasks: str) -> None:
+    from record import save
+
+    rows = []
     for task in tasks or TASKS:
         with tempfile.TemporaryDirectory() as cache:
             first, *others = (first_steps(task, cache) for _ in range(TURNS))
@@ -67,6 +70,8 @@ def main(*tasks: str) -> None:
             f"{len(others)} later ones (whose first random step came after {first_random:.1f} s)",
             flush=True,
         )
+        rows.append({"task": task, "first start, s": first["plan"], "later starts, s": least, "slowest of them": most})
+    save("second-start", rows)
 
 
 if __name__ == "__main__":

@@ -26,13 +26,13 @@ KAPPA = 0.01
 
 def main(names: list[str]) -> None:
     """Run the named parts, all by default."""
+    from record import save
+
     parts = {"table": table, "sequence": sequence, "sizes": sizes}
-    for name, part in parts.items():
-        if not names or name in names:
-            part()
+    save("tabular", [row for name, part in parts.items() if not names or name in names for row in part()])
 
 
-def table() -> None:
+def table() -> list[dict[str, Any]]:
     """The paper's table: 100 worlds × 5 rows × 31 policies, with sampling and evaluation, in two processes."""
     methods = ("0", "0.01", "0.05", "0.1", "adaptive")
     start_seconds, _ = _run(Settings(worlds=2, iterations=1, methods=methods))
@@ -41,6 +41,8 @@ def table() -> None:
         f"table: {policies} policies on two processes in {seconds:.1f} s: {start_seconds:.1f} s until they have started, "
         f"imported and compiled, then {seconds - start_seconds:.1f} s (target: 12 s)"
     )
+    row = {"what": f"the paper's table: {policies} policies with sampling and evaluation, two processes"}
+    return [{**row, "ms": 1e3 * (seconds - start_seconds), "ratio": None}]
 
 
 def _run(settings: Settings) -> tuple[float, int]:
@@ -50,7 +52,7 @@ def _run(settings: Settings) -> tuple[float, int]:
     return time.perf_counter() - start, policies
 
 
-def sequence() -> None:
+def sequence() -> list[dict[str, Any]]:
     """The 8×8 problems of the experiment, in its order: built and solved by capax, by SciPy, and by a cold HiGHS."""
     worlds = [_problems(world) for world in range(5)]
     solvers: dict[str, Callable[[list[tuple[Any, ...]]], list[float]]] = {
@@ -74,11 +76,19 @@ def sequence() -> None:
         print(
             f"sequence: {name:24s} {1e3 * seconds / count:7.2f} ms a solve, build included; {seconds / warm_seconds:5.1f}×"
         )
+    return [
+        {
+            "what": f"an 8×8 problem of the experiment: {name}",
+            "ms": 1e3 * seconds / count,
+            "ratio": seconds / warm_seconds,
+        }
+        for name, seconds in durations.items()
+    ]
 
 
-def sizes() -> None:
+def sizes() -> list[dict[str, Any]]:
     """One cold solve of a true world of growing size, and how the time grows."""
-    previous = None
+    previous, rows = None, []
     for size in (8, 16, 32, 64):
         cmdp = gridworld(np.random.default_rng(0), size=size).cmdp
         times = []
@@ -90,8 +100,13 @@ def sizes() -> None:
         growth = "" if previous is None else f", {best / previous:4.1f}× the size before"
         kind = "sparse" if sp.issparse(cmdp.P) else "dense"
         print(f"sizes: {size:2d}×{size:<2d} {kind:6s} {1e3 * best:8.1f} ms, return {solution.reward:.4f}{growth}")
+        ratio = None if previous is None else best / previous
+        rows.append(
+            {"what": f"one cold solve at {size}×{size}; ratio to the size before", "ms": 1e3 * best, "ratio": ratio}
+        )
         previous = best
     print("sizes: target at 64×64: 2,000 ms")
+    return rows
 
 
 def _problems(number: int) -> list[tuple[Any, ...]]:

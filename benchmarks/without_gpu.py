@@ -102,7 +102,9 @@ def launches(program: str) -> tuple[list[str], list[str]]:
 
 
 def main(arguments: list[str]) -> None:
-    sharding = pretend_gpu()
+    from record import save
+
+    sharding, rows = pretend_gpu(), []
     kinds = {
         "states": (states_plan(), settings_of("cap", "vector", "paper")),
         "images": (images_plan(), settings_of("cap", "image", "paper")),
@@ -118,6 +120,11 @@ def main(arguments: list[str]) -> None:
             )
             if "--list" in arguments:
                 print("\n".join(["outside:", *outside, "in a round:", *inside]))
+            counts = {"outside": len(outside), "rounds": rounds, "in a round": len(inside)}
+            rows.append(
+                {"plan": f"{kind}, {lanes} in one call", **counts, "launches": len(outside) + rounds * len(inside)}
+            )
+    save("without-gpu", rows)
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ from capax.cli.bench_work import (
 )
 from capax.core.checks import error_text
 from capax.core.errors import InputError
+from capax.core.version import commit
 from capax.runtime.cpu_devices import core_count
 from capax.runtime.terminal import CleanConsole, line
 from capax.training.methods import settings_of
@@ -335,7 +336,7 @@ def as_json(machine: Machine, rows: Iterable[Row]) -> dict[str, Any]:
         {name: None if isinstance(x, float) and not math.isfinite(x) else x for name, x in row._asdict().items()}
         for row in rows
     ]
-    return {"machine": machine._asdict(), "rows": tables}
+    return {"command": "capax bench", "commit": commit(), "machine": machine._asdict(), "rows": tables}
 
 
 def three_digits(value: float | None, unit: str = "") -> str:
