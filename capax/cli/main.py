@@ -17,6 +17,7 @@ import tyro
 from capax.cli import output
 from capax.cli.gridworld import Gridworld
 from capax.cli.info import Bench, Doctor, Settings, Tasks
+from capax.cli.paper import Paper
 from capax.cli.runs import Evaluate, Report, Resume
 from capax.cli.suite import Suite
 from capax.cli.train import Train
@@ -35,6 +36,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "evaluate": Evaluate,
     "report": Report,
     "suite": Suite,
+    "paper": Paper,
     "tasks": Tasks,
     "settings": Settings,
     "doctor": Doctor,

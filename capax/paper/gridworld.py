@@ -37,7 +37,7 @@ DEFAULT_METHODS = ("oracle", "0", "0.01", "0.05", "0.1", "adaptive", "calibrated
 MAX_KAPPA = 1e6
 """Largest fixed κ. With a much larger one, costs of 1 are lost in rounding."""
 
-PAPER_RESULTS = {
+PAPER_RESULTS: dict[tuple[str, float | str], tuple[float, float, float, float, float, float]] = {
     ("cap", "adaptive"): (0.494, 0.061, 0.098, 0.006, 0.0, 0.0),
     ("cap", 0.1): (0.454, 0.074, 0.089, 0.0055, 0.7, 2.48),
     ("cap", 0.05): (0.468, 0.071, 0.091, 0.0093, 2.22, 5.05),
