@@ -5,7 +5,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 LOCK := uv pip compile pyproject.toml requirements/build.in --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-annotate --quiet --custom-compile-command 'make lock'
 
-.PHONY: demo test lint bench lock clean
+.PHONY: demo test lint bench figures lock clean
 
 demo: .venv/run.stamp
 	$(BIN)/capax gridworld --out runs/gridworld --force
@@ -21,6 +21,10 @@ lint: .venv/dev.stamp
 bench: .venv/dev.stamp
 	$(BIN)/python benchmarks/tabular.py
 	$(BIN)/python benchmarks/continuous.py
+
+# every figure of README and docs, from the committed results
+figures: .venv/dev.stamp
+	$(BIN)/python -m benchmarks.figures
 
 # needs uv; versions stay as they are, if they fit (delete a file to get new ones)
 lock:

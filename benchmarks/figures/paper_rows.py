@@ -1,0 +1,175 @@
+"""The state of every row of the paper's tables, from the committed runs: `capax/paper/state.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.figures import intervals, stored, words
+from benchmarks.figures.gridworld import LATER_SEEDS, summary
+from benchmarks.figures.measures import last
+from benchmarks.figures.registry import figure
+from benchmarks.figures.stored import StoredRun
+from capax.paper.gridworld import PAPER_RESULTS
+from capax.paper.protocol import SEEDS, run_name, tag
+from capax.paper.rows import GRIDWORLD, HALFCHEETAH, PRESET, ROWS, PaperRow
+
+STATE = stored.ROOT / "capax" / "paper" / "state.json"
+COLUMNS = ("return", "cost", "violations")
+EARLIER = {
+    "halfcheetah-cap-adam": "halfcheetah/adam",
+    "carracing-cap-adam": "carracing/adam-1000",
+    **{
+        f"halfcheetah-{method}-{when}": f"halfcheetah/{method}"
+        for method in ("ppo", "ppo-lag", "focops")
+        for when in ("100k", "1m")
+    },
+    **{f"carracing-{method}-200k": f"carracing/{method}" for method in ("ppo", "ppo-lag", "focops")},
+}
+"""Runs from before the protocol that are nearest to a row."""
+CRITICAL = 1.96
+
+
+def keys(row: PaperRow) -> tuple[str, str]:
+    """Return and cost in the paper's convention."""
+    return ("return", "discounted_cost") if row.task == HALFCHEETAH else ("discounted_return", "cost")
+
+
+def figures_of(row: PaperRow, runs: Sequence[StoredRun]) -> dict[str, list[float]]:
+    """Return, cost and violations with their intervals. Random episodes are among the violations, as in the paper."""
+    parts = [run.until(row.steps) for run in runs]
+    earned, paid = keys(row)
+    values = {
+        "return": [last(part, earned) for part in parts],
+        "cost": [last(part, paid) for part in parts],
+        "violations": [float(sum(bool(item["violation"]) for item in part.rows)) for part in parts],
+    }
+    return {name: rounded(intervals.of_seeds(column)) for name, column in values.items()}
+
+
+def rounded(values: Sequence[float]) -> list[float]:
+    """Numbers with six significant digits."""
+    return [float(f"{value:.6g}") for value in values]
+
+
+def protocol_runs(row: PaperRow) -> list[StoredRun]:
+    """The runs of the present tag."""
+    names = [f"paper/{tag(row)}/{run_name(row)}-{seed}" for seed in SEEDS]
+    return [stored.run(name) for name in names if (stored.RESULTS / name / stored.PACKED).exists()]
+
+
+def differing_columns(row: PaperRow, ours: dict[str, list[float]]) -> list[str]:
+    """The columns whose interval does not hold the paper's number."""
+    paper = {"return": row.earned, "cost": row.paid, "violations": row.violations}
+    return [name for name, value in paper.items() if value is not None and not ours[name][1] <= value <= ours[name][2]]
+
+
+def gridworld_figures(row: PaperRow) -> tuple[dict[str, list[float]], list[str]]:
+    """Figures of 1,000 worlds, and the columns that differ by more than 1.96 standard errors of both means together."""
+    ours, paper = summary("any", LATER_SEEDS[0])["cap", row.kappa], PAPER_RESULTS["cap", row.kappa]
+    figures, differing = {}, []
+    for number, name in enumerate(COLUMNS):
+        mean, sd = ours[f"{name}_mean"], ours[f"{name}_sd"]
+        own_error = sd / 1000**0.5
+        figures[name] = rounded([mean, mean - CRITICAL * own_error, mean + CRITICAL * own_error])
+        both = (own_error**2 + paper[2 * number + 1] ** 2 / 100) ** 0.5
+        if abs(mean - paper[2 * number]) > CRITICAL * both:
+            differing.append(name)
+    return figures, differing
+
+
+def state_of(row: PaperRow) -> dict[str, Any]:
+    """A row's entry."""
+    entry: dict[str, Any] = {
+        "name": row.name,
+        "task": row.task,
+        "method": row.method,
+        "kappa": row.kappa,
+        "steps": row.steps,
+        "paper": {"return": row.earned, "cost": row.paid, "violations": row.violations},
+        "state": "missing",
+        "differing": [],
+        "ours": None,
+        "seeds": [],
+        "preset": PRESET,
+        "tag": tag(row),
+        "earlier": None,
+    }
+    if row.task == GRIDWORLD:
+        entry["ours"], entry["differing"] = gridworld_figures(row)
+        entry["seeds"], entry["preset"], entry["tag"] = [LATER_SEEDS[0]], None, "none: 1,000 worlds"
+    else:
+        runs = protocol_runs(row)
+        if runs:
+            entry["ours"], entry["seeds"] = figures_of(row, runs), [run.config["seed"] for run in runs]
+            entry["differing"] = differing_columns(row, entry["ours"])
+        if row.name in EARLIER:
+            old = stored.group(EARLIER[row.name])
+            entry["earlier"] = {
+                "runs": EARLIER[row.name],
+                "seeds": [run.config["seed"] for run in old],
+                "preset": old[0].config["preset"],
+                "episodes": [len(run.rows) for run in old],
+                **figures_of(row, old),
+            }
+    if entry["ours"] is not None:
+        entry["state"] = "differs" if entry["differing"] else "reproduced"
+    return entry
+
+
+def text() -> str:
+    """The file, as it should be."""
+    return json.dumps([state_of(row) for row in ROWS.values()], indent=1, ensure_ascii=False) + "\n"
+
+
+GRIDWORLD_DIGITS = {"return": 3, "cost": 4, "violations": 2}
+
+
+def numbers(values: dict[str, Any] | None, digits: dict[str, int] | None = None) -> str:
+    """Return, cost and violations of a row; one seed has no interval."""
+    if not values:
+        return "–"
+    cells = []
+    for name in COLUMNS:
+        value = intervals.Interval(*values[name])
+        places = words.places(*value) if digits is None else digits[name]
+        single = len(values.get("seeds", (1, 2))) == 1
+        cells.append(words.number(value.centre, places) if single else words.interval(value, places))
+    return " / ".join(cells)
+
+
+@figure
+def paper_rows_table() -> str:
+    """Every row with its state."""
+    lines = []
+    for entry in map(state_of, ROWS.values()):
+        printed = " / ".join(
+            "–" if value is None else f"{value:g}".replace("-", "−") for value in entry["paper"].values()
+        )
+        state = f"**{entry['state']}**" + (f" in {', '.join(entry['differing'])}" if entry["differing"] else "")
+        old = entry["earlier"]
+        before = f"{numbers(old)}; preset `{old['preset']}`, {words.seeds(old['seeds'])}" if old else "–"
+        seeds = words.seeds(entry["seeds"]) if entry["seeds"] else "none"
+        digits = GRIDWORLD_DIGITS if entry["task"] == GRIDWORLD else None
+        lines.append(
+            [f"`{entry['name']}`", printed, numbers(entry["ours"], digits), state, seeds, entry["tag"], before]
+        )
+    headings = [
+        "row",
+        "paper: return / cost / violations",
+        "ours",
+        "state",
+        "seeds",
+        "tag",
+        "earlier runs, before the protocol",
+    ]
+    return words.table(headings, lines)
+
+
+@figure
+def paper_states() -> str:
+    """How many rows are in each state."""
+    found = [state_of(row)["state"] for row in ROWS.values()]
+    counts = ", ".join(f"{found.count(word)} {word}" for word in ("reproduced", "differs", "missing"))
+    return f"{len(found)} rows: {counts}".replace("differs", "differ").replace("missing", "are missing")

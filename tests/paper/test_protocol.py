@@ -1,0 +1,115 @@
+"""The rows of the paper's tables: which there are, what makes them, and what decides their state."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from benchmarks.figures import paper_rows, stored
+from capax.core.errors import InputError
+from capax.paper import protocol
+from capax.paper.gridworld import PAPER_RESULTS
+from capax.paper.rows import CARRACING, HALFCHEETAH, PRESET, ROWS
+from capax.training.methods import METHODS
+from capax.training.presets import PRESETS
+
+
+def test_every_row_of_the_tables_is_there():
+    # gridworld: 5 values of κ; each of two tasks: 5 of CAP, CEM, random, and three methods at two lengths
+    assert len(ROWS) == 5 + 2 * (5 + 2 + 3 * 2)
+    assert {row.task for row in ROWS.values()} == {"gridworld", HALFCHEETAH, CARRACING}
+    assert all(row.method in METHODS for row in ROWS.values())
+    assert PRESET in PRESETS
+    assert {row.agent for row in ROWS.values()} == set(protocol.TAGS)
+
+
+@pytest.mark.parametrize(
+    ("name", "numbers"),
+    [
+        ("halfcheetah-cap-adam", (1456.3, 144.3, 1.7)),
+        ("halfcheetah-focops-1m", (1591.4, 160.2, 202.8)),
+        ("carracing-cap-kappa-0.1", (35.4, 2.3, 149.0)),
+        ("carracing-ppo-200k", (48.8, 224.8, 196.0)),
+        ("carracing-random", (3.9, 159.3, None)),
+        ("gridworld-kappa-0.05", (0.468, 0.091, 2.22)),
+    ],
+)
+def test_the_papers_numbers(name, numbers):
+    row = ROWS[name]
+    assert (row.earned, row.paid, row.violations) == numbers
+
+
+def test_two_rows_are_read_off_one_long_run():
+    short, long = ROWS["halfcheetah-ppo-lag-100k"], ROWS["halfcheetah-ppo-lag-1m"]
+    assert (short.steps, long.steps, short.run_steps) == (100_000, 1_000_000, 1_000_000)
+    assert protocol.folder(short, 5001) == protocol.folder(long, 5001)
+    assert protocol.folder(long, 5001).parts == ("runs", "paper", "policy-gradient-1", "halfcheetah-ppo-lag-5001")
+    assert protocol.folder(ROWS["halfcheetah-cem"], 5002).name == "halfcheetah-cem-5002"
+
+
+def test_every_row_has_a_folder_of_its_own_but_for_those_of_one_run():
+    folders = {protocol.folder(row, 5001) for row in ROWS.values()}
+    assert len(folders) == len(ROWS) - 2 * 3
+
+
+def test_only_seeds_of_the_protocol_make_rows():
+    row = ROWS["halfcheetah-cem"]
+    assert protocol.check_seed(row, 5003) == 5003
+    for seed in (None, 0, 5006):
+        with pytest.raises(InputError, match="5001, 5002, 5003, 5004, 5005"):
+            protocol.check_seed(row, seed)
+    text = (stored.RESULTS / "PROTOCOL.md").read_text()
+    assert f"{protocol.SEEDS[0]} to {protocol.SEEDS[-1]}" in text
+    assert all(f"`{agent}`" in text for agent in protocol.TAGS)
+
+
+def test_no_committed_run_of_the_development_has_a_seed_of_the_protocol():
+    paths = [path for path in stored.RESULTS.rglob(stored.CONFIG) if "paper" not in path.parts]
+    assert paths
+    assert not {json.loads(path.read_text())["seed"] for path in paths} & set(protocol.SEEDS)
+
+
+def test_the_packaged_states_are_those_of_the_committed_rows():
+    assert paper_rows.STATE.read_text() == paper_rows.text(), "run `make figures`"
+    assert list(protocol.states()) == list(ROWS)
+
+
+def test_a_row_without_a_run_is_missing():
+    entry = protocol.states()["carracing-cap-kappa-1"]
+    assert (entry["state"], entry["ours"], entry["seeds"]) == ("missing", None, [])
+
+
+def test_earlier_runs_decide_no_state():
+    entry = protocol.states()["halfcheetah-ppo-1m"]
+    assert entry["state"] == "missing"
+    assert entry["earlier"]["seeds"] == [0, 1, 2]
+
+
+def test_a_row_is_reproduced_if_every_number_lies_within_its_interval():
+    row = ROWS["halfcheetah-cap-adam"]
+    ours = {"return": [1450.0, 1400.0, 1500.0], "cost": [140.0, 135.0, 144.3], "violations": [2.0, 1.8, 3.0]}
+    assert paper_rows.differing_columns(row, ours) == ["violations"]
+    assert paper_rows.differing_columns(row, {**ours, "violations": [1.0, 0.0, 2.0]}) == []
+
+
+def test_a_run_of_the_protocol_gives_its_row_a_state(monkeypatch):
+    old = stored.group("halfcheetah/adam")
+    monkeypatch.setattr(paper_rows, "protocol_runs", lambda row: list(old))
+    entry = paper_rows.state_of(ROWS["halfcheetah-cap-adam"])
+    assert (entry["state"], entry["seeds"]) == ("differs", [0, 1, 2])
+    assert entry["ours"]["violations"] == [45.6667, 39.0, 53.0]  # none of the random episodes violates
+
+
+def test_the_gridworld_is_compared_by_both_standard_errors():
+    # κ = 0: 7.922 with sd 8.511 in 1,000 worlds, 10.23 with sd 10.08 in 100: 2.308 / √(.2692² + 1.008²) = 2.21 > 1.96
+    _, differing = paper_rows.gridworld_figures(ROWS["gridworld-kappa-0"])
+    assert differing == ["return", "violations"]
+    assert PAPER_RESULTS["cap", 0.0][4] == 10.23
+    _, differing = paper_rows.gridworld_figures(ROWS["gridworld-kappa-0.01"])
+    assert "violations" not in differing
+
+
+def test_a_misspelt_row_is_named():
+    with pytest.raises(InputError, match=r"did you mean .*halfcheetah-cem"):
+        protocol.find_row("halfcheetah-cen")
