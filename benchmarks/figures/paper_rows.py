@@ -37,7 +37,8 @@ def keys(row: PaperRow) -> tuple[str, str]:
 
 
 def figures_of(row: PaperRow, runs: Sequence[StoredRun]) -> dict[str, list[float]]:
-    """Return, cost and violations with their intervals. Random episodes are among the violations, as in the paper."""
+    """Return, cost and violations with their intervals; those of planned and of random episodes apart, and together as in
+    the paper."""
     parts = [run.until(row.steps) for run in runs]
     earned, paid = keys(row)
     values = {
@@ -45,6 +46,8 @@ def figures_of(row: PaperRow, runs: Sequence[StoredRun]) -> dict[str, list[float
         "cost": [last(part, paid) for part in parts],
         "violations": [float(sum(bool(item["violation"]) for item in part.rows)) for part in parts],
     }
+    for name, of in (("planned_violations", "planned"), ("random_violations", "random")):
+        values[name] = [float(sum(bool(item["violation"]) for item in getattr(part, of))) for part in parts]
     return {name: rounded(intervals.of_seeds(column)) for name, column in values.items()}
 
 
@@ -136,6 +139,9 @@ def numbers(values: dict[str, Any] | None, digits: dict[str, int] | None = None)
         places = words.places(*value) if digits is None else digits[name]
         single = len(values.get("seeds", (1, 2))) == 1
         cells.append(words.number(value.centre, places) if single else words.interval(value, places))
+    if "random_violations" in values:
+        planned, random = (values[f"{name}_violations"][0] for name in ("planned", "random"))
+        cells[-1] += f" ({words.number(planned, 1)} planned, {words.number(random, 1)} random)"
     return " / ".join(cells)
 
 

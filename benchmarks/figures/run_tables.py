@@ -91,7 +91,7 @@ def halfcheetah_like_for_like() -> str:
         Entry("`conformal` without the budget within an episode", "superseded/halfcheetah/conformal-c583b63"),
         Entry("`adam`", "halfcheetah/adam"),
     ]
-    return lines(entries, (LABEL, SEEDS, *RETURNS, cost, PLANNED, RATE))
+    return lines(entries, (LABEL, SEEDS, *RETURNS, cost, PLANNED, RATE, RANDOM))
 
 
 @figure
@@ -104,7 +104,7 @@ def model_free_table() -> str:
         for method, label in labels.items()
         for name, steps, when in (("100,000 steps", MANY_STEPS, "100k"), ("1,000,000 steps", None, "1m"))
     ]
-    return lines(entries, (LABEL, SEEDS, *RETURNS, cost, PLANNED, RATE, EARLIER, *PAPER))
+    return lines(entries, (LABEL, SEEDS, *RETURNS, cost, PLANNED, RATE, RANDOM, EARLIER, *PAPER))
 
 
 def racing_columns() -> tuple[Column, ...]:
@@ -208,10 +208,12 @@ def carracing_superseded_table() -> str:
         cost = sum(row["cost"] for row in run.planned) / len(run.planned)
         middle_return = words.number(middle(run, SETTLED, "return")[1], 1)
         violating = f"{planned_violations(run)} of {len(run.planned)}"
-        rows.append([label, words.number(len(run.rows)), *means, middle_return, words.number(cost, 1), violating])
+        cells = [middle_return, words.number(cost, 1), violating, random_words([run])]
+        rows.append([label, words.number(len(run.rows)), *means, *cells])
     headings = [
         "what κ follows", "episodes", "discounted return, last 10", "undiscounted return, last 10", "skids, last 10",
         f"median undiscounted return from episode {SETTLED} on", "mean skids, planned", "violating planned episodes",
+        "violating random episodes",
     ]  # fmt: skip
     return words.table(headings, rows)
 
@@ -227,7 +229,7 @@ def cheetah_superseded_table() -> str:
         Entry("FOCOPS, 1b54ede, a third of the step of ν", "superseded/halfcheetah/focops-1b54ede"),
     ]
     cost: Column = ("discounted cost (limit 152)", key("discounted_cost"))
-    return lines(entries, (LABEL, SEEDS, *RETURNS, cost, PLANNED, RATE))
+    return lines(entries, (LABEL, SEEDS, *RETURNS, cost, PLANNED, RATE, RANDOM))
 
 
 @figure

@@ -98,6 +98,17 @@ def episode_count(group: str) -> str:
 
 
 @figure
+def mean_uncertainty(group: str) -> str:
+    """The range over planned episodes of m·u, averaged over an episode's steps (images), without the extreme tenths."""
+    runs = stored.group(group)
+    values = sorted(
+        row["planned_uncertainty"] * run.config["repeat"] / row["length"] for run in runs for row in run.planned
+    )
+    edge = len(values) // 10
+    return f"{words.number(values[edge])} to {words.number(values[-1 - edge])}"
+
+
+@figure
 def minutes(group: str) -> str:
     """Minutes until the last row, of the slowest seed."""
     return words.number(max(run.rows[-1]["time"]["seconds"] for run in stored.group(group)) / 60.0, 1)

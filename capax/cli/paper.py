@@ -21,7 +21,7 @@ from capax.runtime.terminal import CleanConsole, say
 
 WIDTH = 190
 """Columns that the table needs."""
-HEADINGS = ("row", "paper: return", "cost", "violations", "ours: return", "cost", "violations", "state", "seeds", "preset",
+HEADINGS = ("row", "paper: return", "cost", "violations", "ours: return", "cost", "violations", "of them random", "state", "seeds", "preset",
             "tag")  # fmt: skip
 
 
@@ -82,7 +82,8 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     """A line of the table."""
     ours = row["ours"] or {}
     numbers = [short(row["paper"][key]) for key in ("return", "cost", "violations")]
-    numbers += [short(ours[key][0]) if ours.get(key) else "–" for key in ("return", "cost", "violations")]
+    own = ("return", "cost", "violations", "random_violations")
+    numbers += [short(ours[key][0]) if ours.get(key) else "–" for key in own]
     state = row["state"] if not row["differing"] else f"differs in {', '.join(row['differing'])}"
     seeds = ", ".join(map(str, row["seeds"])) or "–"
     return [row["name"], *numbers, state, seeds, row["preset"] or "–", row["tag"]]
