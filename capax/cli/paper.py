@@ -19,10 +19,10 @@ from capax.paper.protocol import OUT, check_seed, find_row, folder, states, tag
 from capax.paper.rows import GRIDWORLD, PRESET, PaperRow
 from capax.runtime.terminal import CleanConsole, say
 
-WIDTH = 190
+WIDTH = 205
 """Columns that the table needs."""
-HEADINGS = ("row", "paper: return", "cost", "violations", "ours: return", "cost", "violations", "of them random", "state", "seeds", "preset",
-            "tag")  # fmt: skip
+HEADINGS = ("row", "paper: return", "cost", "violations", "ours: return", "cost", "violations", "of them random", "state",
+            "seeds", "preset", "tag")  # fmt: skip
 
 
 @dataclass(frozen=True)
