@@ -93,7 +93,9 @@ class TabularCAP(Agent[TabularState]):
     def adapt(self, state: TabularState, episode: Episode) -> tuple[TabularState, Metrics]:
         if episode.random:  # not a policy of the agent
             return state, {}
-        return state._replace(rule=self.rule.update(state.rule, Feedback(episode.paid, self.spec.limit))), {}
+        return state._replace(
+            rule=self.rule.update(state.rule, Feedback(episode.paid, self.spec.limit, exact=True))
+        ), {}
 
 
 def uniform_policy(shape: tuple[int, ...]) -> Float[Array, "S A"]:

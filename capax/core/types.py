@@ -147,11 +147,13 @@ class Feedback(NamedTuple):
     """Standard deviation of what a step costs around what was predicted for it, under an undiscounted limit."""
     allowance: float = math.inf
     """The cost that the first plan of the episode could be predicted to have, under an undiscounted limit."""
+    exact: bool = False
+    """The exact cost of a policy in a finite world, whose limit is met up to the rounding of a linear program."""
 
     @property
     def violated(self) -> bool:
         """J_c > C, up to rounding."""
-        return violates(self.paid, self.limit)
+        return violates(self.paid, self.limit, exact=self.exact)
 
     @property
     def error(self) -> float:

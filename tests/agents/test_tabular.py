@@ -131,6 +131,16 @@ def test_adapt_moves_kappa_by_the_true_cost(world):
     assert adapted.policy is state.policy
 
 
+@pytest.mark.parametrize(("excess", "violated"), [(5e-7, False), (2e-6, True)])
+def test_a_rule_sees_the_violations_that_rows_of_finite_worlds_count(world, excess, violated, monkeypatch):
+    answers: list[bool] = []
+    monkeypatch.setattr(PI, "update", lambda self, state, feedback: answers.append(feedback.violated) or state)
+    agent = agent_of(world, PI())
+    state, episode = random_start(world, agent)
+    agent.adapt(state, episode._replace(paid=LIMIT + excess))
+    assert answers == [violated]
+
+
 def test_counts_accumulate_over_iterations(world):
     agent = agent_of(world, Fixed(0.01))
     state, episode = random_start(world, agent)
