@@ -1,7 +1,9 @@
 # Needs python3 (3.11 to 3.13), pip and make. Everything is installed into .venv, and only when what it depends on changed.
 PYTHON ?= python3
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# where venv comes without pip (Debian without python3-venv), python3's own pip fills it
+PIP = $(shell $(BIN)/python -c 'import pip' 2>/dev/null && echo $(BIN)/python -m pip \
+  || echo $(PYTHON) -m pip --python $(BIN)/python) --quiet --disable-pip-version-check
 LOCK := uv pip compile pyproject.toml requirements/build.in --universal --python-version 3.11 --generate-hashes \
   --no-emit-index-url --no-annotate --quiet --custom-compile-command 'make lock'
 
@@ -34,18 +36,16 @@ lock:
 clean:
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache
 
-# where venv comes without pip (Debian without python3-venv), python3's own pip fills it
 .venv/bin/python:
-	$(PYTHON) -m venv .venv || { rm -rf .venv; $(PYTHON) -m venv --without-pip .venv \
-	  && $(PYTHON) -m pip --python .venv/bin/python install --quiet pip; } || { rm -rf .venv; exit 1; }
+	$(PYTHON) -m venv .venv || { rm -rf .venv; $(PYTHON) -m venv --without-pip .venv; } || { rm -rf .venv; exit 1; }
 
 # what is installed is named in requirements/, with the hash of every file that may be installed for it
 .venv/run.stamp: pyproject.toml requirements/run.txt | .venv/bin/python
-	$(PIP) --no-deps --require-hashes -r requirements/run.txt
-	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) install --no-deps --require-hashes -r requirements/run.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
 .venv/dev.stamp: pyproject.toml requirements/dev.txt | .venv/bin/python
-	$(PIP) --no-deps --require-hashes -r requirements/dev.txt
-	$(PIP) --no-deps --no-build-isolation -e .
+	$(PIP) install --no-deps --require-hashes -r requirements/dev.txt
+	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@ .venv/run.stamp

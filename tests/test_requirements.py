@@ -51,3 +51,13 @@ def test_tests_run_with_the_versions_that_users_get():
 def test_the_build_requirement_is_one_version():
     (build,) = PROJECT["build-system"]["requires"]
     assert build in (ROOT / "requirements" / "build.in").read_text().splitlines()
+
+
+def test_nothing_is_installed_without_a_hash_but_capax_itself():
+    installs = [line for line in (ROOT / "Makefile").read_text().splitlines() if re.search(r"\binstall\b(?!ed)", line)]
+    commands = [line.strip() for line in installs if not line.startswith("#")]
+    assert len(commands) == 4
+    for command in commands:
+        assert "--no-deps --require-hashes -r " in command or command.endswith("--no-deps --no-build-isolation -e ."), (
+            command
+        )
