@@ -7,10 +7,11 @@ from pathlib import Path
 
 import tyro
 
-from capax.cli.options import Count, Device, use_device
+from capax.cli.options import HELD, Count, Device, use_device
 from capax.cli.output import only_json
 from capax.core.checks import whole
 from capax.core.errors import InputError
+from capax.runtime.signals import leaving
 from capax.runtime.terminal import CleanConsole
 
 PLAIN_WIDTH = 132
@@ -43,6 +44,7 @@ class Suite:
     def run(self) -> None:
         use_device(self.device)
         # these take a while to import, and a misspelt option is refused before
+        from capax.reporting.runs import check_rows
         from capax.reporting.suite import rows_of, score, table
         from capax.training.suite import find_tasks, plan_runs, train_runs
 
@@ -51,8 +53,10 @@ class Suite:
         tasks = find_tasks(self.tasks, self.held_out)
         runs = plan_runs(tasks, self.methods, whole("seeds", self.seeds), whole("steps", self.steps))
         console, scores = CleanConsole(stderr=True), []
-        with only_json(self.json) as emit:
+        safe = f"finished episodes are safe in {self.out}; continue with the same command"
+        with only_json(self.json) as emit, leaving(lambda: safe, killed=f"{HELD}; {safe}"):
             for number, (item, run) in enumerate(train_runs(runs, self.out, self.preset), 1):
+                check_rows(run)
                 scores.append(score(item.task, run))
                 last = scores[-1]
                 console.print(

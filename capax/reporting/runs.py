@@ -46,8 +46,13 @@ def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path)
 def summaries(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """A row per run: its last episodes on average, and its violations, random and planned apart."""
     for run in runs:
-        _check(run.folder / EPISODES, run.episodes, ("return", "cost", run.config.cost_name))
+        check_rows(run)
     return [_summary(run) for run in runs]
+
+
+def check_rows(run: Run) -> None:
+    """Refuse a run whose rows lack what tables show."""
+    _check(run.folder / EPISODES, run.episodes, ("return", "cost", run.config.cost_name))
 
 
 def _check(

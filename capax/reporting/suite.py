@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.table import Table
 
+from capax.core.errors import InputError
 from capax.envs.suite.baseline import baseline
 from capax.envs.suite.catalogue import SuiteTask
 from capax.runs.run import Run
@@ -42,7 +44,9 @@ class Score(NamedTuple):
 def score(task: SuiteTask, run: Run) -> Score:
     """The score of a finished run."""
     config, rows = run.config, run.episodes
-    planned = [row for row in rows if row["phase"] != "random"]
+    planned = [row for row in rows if row["phase"] != "random" or config.method == "random"]
+    if not planned:
+        raise InputError(f"{task.name} has no planned episode after {rows[-1]['steps']} steps: give more --steps.")
     last = planned[-max(1, len(planned) // 4) :]
     later = planned[FREE_EPISODES:]
     return Score(
@@ -55,9 +59,20 @@ def score(task: SuiteTask, run: Run) -> Score:
         len(later),
         sum(bool(row["violation"]) for row in later),
         float(np.mean([row["cost"] for row in last])) / task.limit if task.limit > 0.0 else None,
-        float(rows[-1]["time"]["seconds"]),
+        _seconds(run),
         warned_early(run),
     )
+
+
+def _seconds(run: Run) -> float:
+    """The time that a run took."""
+    try:
+        seconds = float(run.episodes[-1]["time"]["seconds"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if not math.isfinite(seconds):
+        raise InputError(f"{run.folder} has a last row without its time: restore its rows, or move it away.")
+    return seconds
 
 
 def warned_early(run: Run) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from capax.core.checks import nearest
+from capax.core.checks import nearest, one_line
 from capax.core.errors import InputError
 from capax.envs.suite.catalogue import SUITE, SuiteTask
 from capax.runs.run import CONFIG, Run
@@ -63,15 +63,30 @@ def plan_runs(tasks: Sequence[SuiteTask], methods: Sequence[str], seeds: int, st
 def is_finished(run: Run, steps: int) -> bool:
     """Whether a run has done its steps."""
     rows = run.episodes if (run.folder / CONFIG).exists() else []
-    return bool(rows) and rows[-1]["steps"] >= steps
+    done = rows[-1].get("steps") if rows else None
+    return isinstance(done, int) and done >= steps
+
+
+def check_run(item: SuiteRun, run: Run) -> None:
+    """Refuse a run folder that holds another run than the one that its name says."""
+    config = run.config
+    found, wanted = (config.task, config.method, config.seed), (item.task.id, item.method, item.seed)
+    if found != wanted:
+        raise InputError(
+            f"{run.folder} holds a run of {one_line(config.task, 80)} with the method {one_line(config.method, 40)} and the "
+            f"seed {config.seed}, not of {item.task.id}, {item.method} and {item.seed}: move it away, or choose another --out."
+        )
 
 
 def train_runs(runs: Sequence[SuiteRun], out: Path, preset: str | None = None) -> Iterator[tuple[SuiteRun, Run]]:
     """Train what is not finished yet; a run that was stopped continues."""
     for item in runs:
         run = Run(item.folder(out))
+        there = (run.folder / CONFIG).exists()
+        if there:
+            check_run(item, run)
         if not is_finished(run, item.steps):
-            if (run.folder / CONFIG).exists():
+            if there:
                 run = resume(run.folder, steps=item.steps)
             else:
                 imagines_ends = "termination_cost" in setting_names(METHODS[item.method].settings["vector"])
