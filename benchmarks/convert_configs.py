@@ -1,8 +1,9 @@
 """Adds to the `config.json` of committed runs the fields that are new, with the values that those runs had.
 
-    python benchmarks/convert_configs.py results/*/*/config.json
+    python benchmarks/convert_configs.py $(git ls-files 'results/**/config.json') && make figures
 
-Only fields with a default are added: it says what capax did before the field was there. Rows are not touched.
+Only fields with a default are added: it says what capax did before the field was there. Rows are not touched. `make figures` then
+writes the digests of the configurations anew.
 """
 
 from __future__ import annotations

@@ -58,8 +58,31 @@ def rounded(values: Sequence[float]) -> list[float]:
 
 def protocol_runs(row: PaperRow) -> list[StoredRun]:
     """The runs of the present tag."""
-    names = [f"paper/{tag(row)}/{run_name(row)}-{seed}" for seed in SEEDS]
-    return [stored.run(name) for name in names if (stored.RESULTS / name / stored.PACKED).exists()]
+    names = {seed: f"paper/{tag(row)}/{run_name(row)}-{seed}" for seed in SEEDS}
+    runs = {seed: stored.run(name) for seed, name in names.items() if (stored.RESULTS / name / stored.PACKED).exists()}
+    for seed, run in runs.items():
+        check_protocol(row, seed, run)
+    return list(runs.values())
+
+
+def check_protocol(row: PaperRow, seed: int, run: StoredRun) -> None:
+    """Refuse a run that was not made as the protocol says, and one that is not finished."""
+    kappa = None if row.kappa is None else row.kappa if isinstance(row.kappa, str) else float(row.kappa)
+    wanted = {
+        "task": row.task,
+        "method": row.method,
+        "kappa": kappa,
+        "steps": row.run_steps,
+        "preset": PRESET,
+        "seed": seed,
+    }
+    wrong = [
+        f"{name} is {run.config[name]}, not {value}" for name, value in wanted.items() if run.config[name] != value
+    ]
+    if run.rows[-1]["steps"] < row.run_steps:
+        wrong.append(f"it has {run.rows[-1]['steps']} of {row.run_steps} steps")
+    if wrong:
+        raise ValueError(f"results/{run.name} is no run of {row.name}: {'; '.join(wrong)}")
 
 
 def differing_columns(row: PaperRow, ours: dict[str, list[float]]) -> list[str]:

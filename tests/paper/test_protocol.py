@@ -7,12 +7,16 @@ import json
 import pytest
 
 from benchmarks.figures import paper_rows, stored
+from capax.cli.paper import make_row
+from capax.cli.train import Train
 from capax.core.errors import InputError
+from capax.envs.make import make
 from capax.paper import protocol
 from capax.paper.gridworld import PAPER_RESULTS
 from capax.paper.rows import CARRACING, HALFCHEETAH, PRESET, ROWS
 from capax.training.methods import METHODS
 from capax.training.presets import PRESETS
+from capax.training.request import Request, resolve
 
 
 def test_every_row_of_the_tables_is_there():
@@ -99,6 +103,36 @@ def test_a_run_of_the_protocol_gives_its_row_a_state(monkeypatch):
     entry = paper_rows.state_of(ROWS["halfcheetah-cap-adam"])
     assert (entry["state"], entry["seeds"]) == ("differs", [0, 1, 2])
     assert entry["ours"]["violations"] == [45.6667, 39.0, 53.0]  # none of the random episodes violates
+
+
+def test_a_run_that_was_not_made_as_the_protocol_says_is_refused():
+    row, run = ROWS["halfcheetah-cap-adam"], stored.run("halfcheetah/adam-0")
+    config = {**run.config, "preset": PRESET}
+    paper_rows.check_protocol(row, 0, run._replace(config=config))
+    for name, value in {"preset": "fast", "kappa": "pi", "steps": 50_000, "seed": 1}.items():
+        with pytest.raises(ValueError, match=f"{name} is {value}, not"):
+            paper_rows.check_protocol(row, 0, run._replace(config={**config, name: value}))
+    with pytest.raises(ValueError, match="it has 99000 of 100000 steps"):
+        paper_rows.check_protocol(row, 0, run._replace(config=config, rows=run.rows[:-1]))
+
+
+@pytest.mark.parametrize("task_id", [HALFCHEETAH, CARRACING])
+def test_the_command_makes_runs_that_the_protocol_accepts(task_id, monkeypatch):
+    task, configs = make(task_id), []
+    monkeypatch.setattr(Train, "run", lambda command: configs.append((command, resolve(request_of(command), task))))
+    rows = [row for row in ROWS.values() if row.task == task_id]
+    for row in rows:
+        make_row(row, 5001, protocol.OUT, None)
+    task.close()
+    for row, (command, config) in zip(rows, configs, strict=True):
+        run = stored.StoredRun("x", json.loads(config.to_json()), ({"steps": row.run_steps},))
+        paper_rows.check_protocol(row, 5001, run)
+        assert command.out == protocol.folder(row, 5001)
+
+
+def request_of(command):
+    names = ("method", "kappa", "steps", "seed", "preset", "out")
+    return Request(env=command.task, loggers=(), **{name: getattr(command, name) for name in names})
 
 
 def test_the_gridworld_is_compared_by_both_standard_errors():
