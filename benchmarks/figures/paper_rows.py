@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from statistics import fmean, pstdev
+from typing import Any, NamedTuple
 
 from benchmarks.figures import intervals, stored, words
-from benchmarks.figures.gridworld import LATER_SEEDS, summary
+from benchmarks.figures.gridworld import LATER_SEEDS, by_method, summary
 from benchmarks.figures.measures import last
 from benchmarks.figures.registry import figure
 from benchmarks.figures.stored import StoredRun
@@ -29,6 +30,8 @@ EARLIER = {
 }
 """Runs from before the protocol that are nearest to a row."""
 CRITICAL = 1.96
+PAPER_WORLDS = 100
+"""Worlds of the paper's gridworld table."""
 
 
 def keys(row: PaperRow) -> tuple[str, str]:
@@ -91,15 +94,37 @@ def differing_columns(row: PaperRow, ours: dict[str, list[float]]) -> list[str]:
     return [name for name, value in paper.items() if value is not None and not ours[name][1] <= value <= ours[name][2]]
 
 
-def gridworld_figures(row: PaperRow) -> tuple[dict[str, list[float]], list[str]]:
-    """Figures of 1,000 worlds, and the columns that differ by more than 1.96 standard errors of both means together."""
-    ours, paper = summary("any", LATER_SEEDS[0])["cap", row.kappa], PAPER_RESULTS["cap", row.kappa]
+class Worlds(NamedTuple):
+    """Mean, deviation and number of worlds of each column, the seeds and the tag."""
+
+    columns: dict[str, tuple[float, float]]
+    count: int
+    seeds: list[int]
+    tag: str
+
+
+def worlds_of(row: PaperRow) -> Worlds:
+    """The worlds of a gridworld row: those of the protocol, and before there are any the 1,000 of seed 2026."""
+    names = {seed: f"paper/{tag(row)}/{run_name(row)}-{seed}/{stored.PACKED}" for seed in SEEDS}
+    there = {seed: name for seed, name in names.items() if (stored.RESULTS / name).exists()}
+    if not there:
+        table = summary("any", LATER_SEEDS[0])["cap", row.kappa]
+        columns = {name: (table[f"{name}_mean"], table[f"{name}_sd"]) for name in COLUMNS}
+        return Worlds(columns, 1000, [LATER_SEEDS[0]], "none: 1,000 worlds")
+    groups = [by_method(stored.read_rows(name))["cap", row.kappa] for name in there.values()]
+    last = [rows[-1] for worlds in groups for rows in worlds.values()]
+    columns = {name: (fmean(item[name] for item in last), pstdev([item[name] for item in last])) for name in COLUMNS}
+    return Worlds(columns, len(last), [*there], tag(row))
+
+
+def gridworld_figures(row: PaperRow, worlds: Worlds) -> tuple[dict[str, list[float]], list[str]]:
+    """Figures of the worlds, and the columns that differ by more than 1.96 standard errors of both means together."""
+    paper = PAPER_RESULTS["cap", row.kappa]
     figures, differing = {}, []
-    for number, name in enumerate(COLUMNS):
-        mean, sd = ours[f"{name}_mean"], ours[f"{name}_sd"]
-        own_error = sd / 1000**0.5
+    for number, (name, (mean, sd)) in enumerate(worlds.columns.items()):
+        own_error = sd / worlds.count**0.5
         figures[name] = rounded([mean, mean - CRITICAL * own_error, mean + CRITICAL * own_error])
-        both = (own_error**2 + paper[2 * number + 1] ** 2 / 100) ** 0.5
+        both = (own_error**2 + paper[2 * number + 1] ** 2 / PAPER_WORLDS) ** 0.5
         if abs(mean - paper[2 * number]) > CRITICAL * both:
             differing.append(name)
     return figures, differing
@@ -123,8 +148,9 @@ def state_of(row: PaperRow) -> dict[str, Any]:
         "earlier": None,
     }
     if row.task == GRIDWORLD:
-        entry["ours"], entry["differing"] = gridworld_figures(row)
-        entry["seeds"], entry["preset"], entry["tag"] = [LATER_SEEDS[0]], None, "none: 1,000 worlds"
+        worlds = worlds_of(row)
+        entry["ours"], entry["differing"] = gridworld_figures(row, worlds)
+        entry["seeds"], entry["preset"], entry["tag"] = worlds.seeds, None, worlds.tag
     else:
         runs = protocol_runs(row)
         if runs:

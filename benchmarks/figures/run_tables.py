@@ -208,12 +208,18 @@ def carracing_superseded_table() -> str:
         cost = sum(row["cost"] for row in run.planned) / len(run.planned)
         middle_return = words.number(middle(run, SETTLED, "return")[1], 1)
         violating = f"{planned_violations(run)} of {len(run.planned)}"
-        cells = [middle_return, words.number(cost, 1), violating, random_words([run])]
+        cells = [
+            middle_return,
+            words.number(cost, 1),
+            violating,
+            words.percent(planned_rate([run])),
+            random_words([run]),
+        ]
         rows.append([label, words.number(len(run.rows)), *means, *cells])
     headings = [
         "what κ follows", "episodes", "discounted return, last 10", "undiscounted return, last 10", "skids, last 10",
         f"median undiscounted return from episode {SETTLED} on", "mean skids, planned", "violating planned episodes",
-        "violating random episodes",
+        "their share", "violating random episodes",
     ]  # fmt: skip
     return words.table(headings, rows)
 

@@ -101,9 +101,10 @@ def digests() -> str:
 
 
 def pack(source: Path, target: Path) -> None:
-    """Copy a run folder's configuration and compressed rows."""
+    """Copy a run folder's compressed rows and its configuration, which the gridworld experiment does not have."""
     target.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(source / CONFIG, target / CONFIG)
+    if (source / CONFIG).exists():
+        shutil.copyfile(source / CONFIG, target / CONFIG)
     (target / PACKED).write_bytes(lzma.compress((source / "episodes.jsonl").read_bytes(), preset=PRESET))
 
 

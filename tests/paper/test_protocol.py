@@ -137,11 +137,37 @@ def request_of(command):
 
 def test_the_gridworld_is_compared_by_both_standard_errors():
     # κ = 0: 7.922 with sd 8.511 in 1,000 worlds, 10.23 with sd 10.08 in 100: 2.308 / √(.2692² + 1.008²) = 2.21 > 1.96
-    _, differing = paper_rows.gridworld_figures(ROWS["gridworld-kappa-0"])
-    assert differing == ["return", "violations"]
+    entry = paper_rows.state_of(ROWS["gridworld-kappa-0"])
+    assert (entry["state"], entry["differing"]) == ("differs", ["return", "violations"])
     assert PAPER_RESULTS["cap", 0.0][4] == 10.23
-    _, differing = paper_rows.gridworld_figures(ROWS["gridworld-kappa-0.01"])
-    assert "violations" not in differing
+    assert "violations" not in paper_rows.state_of(ROWS["gridworld-kappa-0.01"])["differing"]
+
+
+def test_worlds_of_the_protocol_replace_the_earlier_ones(monkeypatch, tmp_path):
+    row = ROWS["gridworld-adaptive"]
+    rows = [
+        {
+            "world": world,
+            "method": "cap",
+            "rule": "adaptive",
+            "return": 0.5,
+            "cost": 0.09 + 0.01 * world,
+            "violations": count,
+        }
+        for world in (0, 1)
+        for count in (1, 3)
+    ]
+    monkeypatch.setattr(stored, "RESULTS", tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "episodes.jsonl").write_text("".join(json.dumps(item) + "\n" for item in rows))
+    stored.pack(tmp_path / "run", tmp_path / "paper" / "gridworld-1" / "gridworld-adaptive-5002")
+    worlds = paper_rows.worlds_of(row)
+    assert worlds == (
+        {"return": (0.5, 0.0), "cost": (pytest.approx(0.095), pytest.approx(0.005)), "violations": (3.0, 0.0)},
+        2,
+        [5002],
+        "gridworld-1",
+    )
 
 
 def test_a_misspelt_row_is_named():
