@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, is_dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from capax.agents.finite_worlds import calibrated_agent, cap_agent
 from capax.agents.pets import Pets, PetsSettings
@@ -63,6 +63,16 @@ class Method:
     """Otherwise its starting policy acts all the time."""
     summary: str = ""
     """A line for `capax settings`."""
+
+    def __post_init__(self) -> None:
+        for kind, settings in self.settings.items():
+            if kind not in get_args(Kind):
+                raise InputError(
+                    f"the method {self.name} has settings for {short_repr(kind)}: choose {', '.join(get_args(Kind))}."
+                )
+            if settings is not None and (isinstance(settings, type) or not is_dataclass(settings)):
+                wrong = f"the settings of the method {self.name} are {short_repr(settings)}"
+                raise InputError(f"{wrong}: give an instance of a dataclass, or None.")
 
     def start_steps(self, config: RunConfig, settings: Any) -> float:
         """Environment steps before the agent acts."""

@@ -88,6 +88,10 @@ def as_changes(changes: Any) -> Mapping[str, Any]:
 
 def changed(settings: Any, changes: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Any:
     """Settings with some of them changed. Names are those of the settings and of their parts; `more` are other valid names."""
+    if settings is None:
+        for name in changes:
+            raise InputError(f"there is no setting {short_repr(name)}: {_hint(name, more or {})}")
+        return None
     parts: dict[str, Any] = {f.name: v for f in fields(settings) if is_dataclass(v := getattr(settings, f.name))}
     homes = {f.name: part for part, value in parts.items() for f in fields(value)}
     homes |= {f.name: "" for f in fields(settings) if f.name not in parts}
@@ -132,5 +136,7 @@ def as_table(settings: Any) -> dict[str, Any]:
 
 
 def _hint(name: Any, names: Mapping[str, Any]) -> str:
+    if not names:
+        return "the method has none."
     near = nearest(name, names) if isinstance(name, str) else []
     return f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(names)}."
