@@ -34,8 +34,9 @@ class Train:
     task: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TASK")]]
     """A Gymnasium id (`capax tasks` lists ours), or module:Id for one that a module of yours registers."""
     method: str = "cap"
-    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions; ppo, ppo-lag,
-    focops: without a model; calibrated: a margin in standard errors, for finite worlds; or one that you have registered."""
+    """cap: conservative and adaptive; ccem: the same with κ = 0; cem: no limit; random: random actions;
+    ppo, ppo-lag, focops: without a model; calibrated: a margin in standard errors, for finite worlds;
+    or one that you have registered."""
     kappa: str | None = None
     """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (pi in a finite world)."""
     violation_rate: float | None = None
@@ -51,8 +52,8 @@ class Train:
     allow_negative_costs: tyro.conf.FlagCreatePairsOff[bool] = False
     """Negative costs offset positive ones; without this, an environment with a negative cost is refused."""
     termination_cost: float | None = None
-    """Cost of each step that an imagined termination leaves out; 0 where a termination is the goal. None: what the steps of
-    the plan cost, so that ending an episode saves nothing."""
+    """Cost of each step that an imagined termination leaves out; 0 where a termination is the goal.
+    None: what the steps of the plan cost, so that ending an episode saves nothing."""
     env_kwargs: tuple[str, ...] = ()
     """Arguments of the environment's constructor, as NAME=VALUE (frame_skip=2 wind=true)."""
     steps: Count = 100_000
@@ -62,8 +63,8 @@ class Train:
     seed: int = 0
     """Everything random follows from it."""
     preset: str | None = None
-    """paper: the paper's sizes, for a GPU; fast: far fewer model evaluations, for two CPU cores; or one that you have
-    registered. None: fast where JAX has no GPU, paper where it has one."""
+    """paper: the paper's sizes, for a GPU; fast: far fewer model evaluations, for two CPU cores;
+    or one that you have registered. None: fast where JAX has no GPU, paper where it has one."""
     set: tuple[str, ...] = ()
     """Single settings to change, of the preset or of the rule for κ, as NAME=VALUE (population=200 gain=0.2);
     `capax settings` lists them."""
@@ -72,8 +73,8 @@ class Train:
     logger: tuple[str, ...] | None = None
     """Loggers in addition to episodes.jsonl: tensorboard. None: tensorboard if tensorboardX is installed."""
     lanes: str | None = None
-    """Several runs at once, each in its own folder within --out: a number of runs, with seeds from --seed on, or the values of
-    an option, as in kappa=0.1,1,10."""
+    """Several runs at once, each in its own folder within --out:
+    a number of runs, with seeds from --seed on, or the values of an option, as in kappa=0.1,1,10."""
     device: Device | None = None
     """Where to compute; None: a GPU if JAX finds one."""
     close_timeout: float = CLOSE_TIMEOUT_S
