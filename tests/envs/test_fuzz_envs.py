@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,7 @@ def test_a_child_that_an_environment_forks_never_comes_back(part, ending, tmp_pa
     def fork() -> None:
         children.append(os.fork())
         if not children[-1]:
+            signal.alarm(120)  # whatever a lock of another thread does to it
             if ending == "raise":
                 raise ValueError("\x1b[2J")
             if ending == "exit":

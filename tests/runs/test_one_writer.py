@@ -66,7 +66,7 @@ class Writer:
 
 @pytest.fixture(scope="module")
 def process() -> Iterator[Writer]:
-    with script(WRITER, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as started:
+    with script(WRITER, patience=3600.0, stderr=subprocess.DEVNULL) as started:  # for all tests
         yield Writer(started)
 
 

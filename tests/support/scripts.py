@@ -6,32 +6,41 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """Seconds that a test waits for what must happen. It only ends tests that would hang: a busy machine may be slow."""
 BUSY_TICKS = 5
 """Ticks of the processor's clock, of 10 ms each, that no script takes between its last line of output and its next call."""
 
 
 @contextmanager
-def script(code: str, *arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs this code. It finds capax, its input and outputs are pipes, and it is killed at the end.
+def script(code: str, *arguments: str, patience: float = PATIENCE_S, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs this code. It finds capax, its input and outputs are pipes, and it is killed at the end, or after
+    `patience` seconds, so that a test that reads from it does not hang.
 
     So are the processes that it has forked, also if it has ended before them.
     """
     command = [sys.executable, "-c", code, *arguments]
     pipes = {name: subprocess.PIPE for name in ("stdin", "stdout", "stderr")} | {"env": environment()}
     with subprocess.Popen(command, text=True, start_new_session=True, **{**pipes, **options}) as child:
+
+        def kill() -> None:
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+
+        late = threading.Timer(patience, kill)
+        late.start()
         try:
             yield child
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, signal.SIGKILL)
+            late.cancel()
+            kill()
 
 
 def environment() -> dict[str, str]:
