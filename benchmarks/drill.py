@@ -38,6 +38,8 @@ FACTORS = (1, 4, 16)
 POLL_SECONDS = 0.0005
 """Between two looks at a run folder."""
 DRILLS_AT_ONCE = 2
+SECONDS_PER_KILL = 600.0
+"""After these a drill is given up. On a machine that is free, a kill takes some seconds."""
 SMALL = ("hidden=16", "layers=1", "members=2", "particles=4", "population=40", "elites=4", "iterations=2", "horizon=6",
          "batch=16", "least_updates=20", "most_updates=60", "start_steps=30", "fit_every=10")  # fmt: skip
 IMAGES = ("deter=6", "stoch=3", "hidden=6", "depth=1", "members=2", "batch=2", "chunk=4", "updates=2", "horizon=3",
@@ -371,7 +373,7 @@ def reported(name: str, kills: int, seed: int) -> Report:
     """The report of a drill, also of one that could not be carried out."""
     with tempfile.TemporaryDirectory() as scratch:
         try:
-            return drill(name, kills, seed, Path(scratch), limit=120.0 + 60.0 * kills)
+            return drill(name, kills, seed, Path(scratch), limit=SECONDS_PER_KILL * (kills + 2))
         except Failed as error:
             return Report(Counter(), 0, 0, 0.0, [str(error)])
 
