@@ -29,7 +29,7 @@ the update of κ, the conservative objective. The appendix repeats some of them 
 ALGORITHMS = {1, 2}
 """CAP, and the constrained cross-entropy method of the appendix."""
 FILES_OF_RUNS = {"episodes.jsonl", "interrupted.jsonl", "config.json"}
-ROW_KEYS = {"feasible"}
+ROW_KEYS = {"bad_fits", "feasible"}
 
 
 def path_of(name: str) -> Path | None:
