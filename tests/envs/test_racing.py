@@ -218,5 +218,5 @@ def test_no_display_is_needed_and_nothing_is_printed():
     environ = {name: value for name, value in os.environ.items() if name not in hidden} | {
         "SDL_VIDEODRIVER": "none such"
     }
-    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environ, capture_output=True, timeout=120)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], env=environ, capture_output=True, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -23,7 +23,7 @@ def run_code(code: str, cache: Path) -> str:
         env={**environment, "XDG_CACHE_HOME": str(cache)},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

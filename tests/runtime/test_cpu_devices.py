@@ -28,7 +28,7 @@ def mesh_size_and_kind(before: str = "", **variables: str) -> list[str]:
     code = "\n".join((*lines, "print(0 if devices is None else devices.size, cpu.device_kind())"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
     done = subprocess.run(
-        [sys.executable, "-c", code], env={**environment, **variables}, capture_output=True, text=True, timeout=120
+        [sys.executable, "-c", code], env={**environment, **variables}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split(maxsplit=1)

@@ -36,7 +36,7 @@ def page_faults(enabled: bool, kept: bool, **variables: str) -> int:
         env={**environment, **variables},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return int(done.stdout)

@@ -111,7 +111,7 @@ def test_a_variable_of_the_environment_counts(tmp_path):
     train_random(tmp_path / "run")
     path = os.pathsep.join(["tests", *sys.path])
     resumed = subprocess.run(
-        [sys.executable, "-c", RESUME, str(tmp_path / "run")], capture_output=True, text=True, timeout=120,
+        [sys.executable, "-c", RESUME, str(tmp_path / "run")], capture_output=True, text=True, timeout=300,
         env={**os.environ, "JAX_DEFAULT_PRNG_IMPL": "rbg", "PYTHONPATH": path},
     )  # fmt: skip
     assert "jax_default_prng_impl=threefry2x32, now it is rbg: rows may differ." in resumed.stderr

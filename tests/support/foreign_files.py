@@ -103,7 +103,7 @@ def python(folder: Path, *arguments: str, memory: Path) -> subprocess.CompletedP
     env = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     env |= {"PYTHONPATH": home, "CAPAX_TRUSTED": str(memory)}
     return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=120
+        [sys.executable, *arguments], cwd=folder, env=env, capture_output=True, text=True, timeout=300
     )
 
 
