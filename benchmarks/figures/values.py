@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
-from benchmarks.figures import intervals, stored, words
+from benchmarks.figures import stored, words
 from benchmarks.figures.measures import last, middle, of_group, planned_rate, planned_violations
 from benchmarks.figures.registry import figure
 from capax.paper.rows import ROWS
@@ -24,12 +24,6 @@ def last_ten(group: str, key: str) -> str:
 def last_ten_interval(group: str, key: str) -> str:
     """The same with its interval."""
     return of_group(stored.group(group), key)
-
-
-@figure
-def last_ten_by_seed(group: str, key: str, digits: str = "0") -> str:
-    """The mean of the last ten episodes of each seed."""
-    return words.listed((last(run, key) for run in stored.group(group)), int(digits))
 
 
 @figure
@@ -92,12 +86,6 @@ def last_many(group: str, count: str, key: str) -> str:
 
 
 @figure
-def episode_count(group: str) -> str:
-    """Episodes of each seed, listed once if they are the same."""
-    return ", ".join(sorted({words.number(len(run.rows)) for run in stored.group(group)}))
-
-
-@figure
 def mean_uncertainty(group: str) -> str:
     """The range over planned episodes of m·u, averaged over an episode's steps (images), without the extreme tenths."""
     runs = stored.group(group)
@@ -112,18 +100,6 @@ def mean_uncertainty(group: str) -> str:
 def minutes(group: str) -> str:
     """Minutes until the last row, of the slowest seed."""
     return words.number(max(run.rows[-1]["time"]["seconds"] for run in stored.group(group)) / 60.0, 1)
-
-
-@figure
-def largest(group: str, key: str) -> str:
-    """The largest value of a key in planned episodes of all seeds."""
-    return words.number(max(row[key] for run in stored.group(group) for row in run.planned), 2)
-
-
-@figure
-def binomial(hits: str, count: str) -> str:
-    """The exact interval of a share, in percent."""
-    return words.percent(intervals.of_share(int(hits), int(count)), 2)
 
 
 @figure

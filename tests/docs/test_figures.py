@@ -6,6 +6,7 @@ import pytest
 
 from benchmarks.figures import marks, pages, stored
 from benchmarks.figures.pictures import DRAWN, IMAGES
+from benchmarks.figures.registry import FIGURES
 
 PAGES = [pytest.param(path, id=path.relative_to(stored.ROOT).as_posix()) for path in pages.pages()]
 
@@ -20,6 +21,11 @@ def test_a_number_that_was_changed_by_hand_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "pages", lambda: [page])
     texts = pages.made_files()
     assert texts[page] == page.read_text().replace("1,463", "1,462")  # (1446.25 + 1452.19 + 1488.10)/3 = 1462.2
+
+
+def test_every_figure_is_shown_somewhere():
+    shown = {name.split()[0] for path in pages.pages() for name in marks.names(path.read_text())}
+    assert shown == set(FIGURES)
 
 
 @pytest.mark.parametrize("path", PAGES)
