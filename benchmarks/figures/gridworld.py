@@ -189,8 +189,10 @@ def study_table(name: str, label: Callable[[dict[str, Any]], str], heading: str)
         count = intervals.of_mean(row["violations"])
         cells = [words.interval(count, 1), f"{100 * row['oracle_share']:.1f} %", f"{row['first_violations']}"]
         lines.append([label(row), *cells, f"{row['later_violations']}", f"{row['largest_cost']:.4f}"])
-    headings = [heading, "violations of 31 in a world", "of the oracle", "first policies that violate"]
-    return words.table([*headings, "later ones", "largest cost"], lines)
+    worlds = study(name)[0]["worlds"]
+    of_later = f"later ones (of {words.number((POLICIES - 1) * worlds)})"
+    headings = [heading, "violations of 31 in a world", "of the oracle", f"first policies that violate (of {worlds})"]
+    return words.table([*headings, of_later, "largest cost"], lines)
 
 
 @figure
