@@ -46,6 +46,8 @@ class PlanetSettings:
     )
     start_steps: Annotated[int, Whole(2)] = 5000
     """Random steps before the first fit (paper: 5 episodes)."""
+    hold: Annotated[int, Whole()] = 8
+    """Steps that a random action is held for, on average (published code: 1)."""
     buffer: Annotated[int, Whole(2)] = 1_000_000
     """Steps that are kept."""
     gamma: Annotated[float, Above(0.0, 0.999999)] = 0.99
@@ -219,7 +221,7 @@ class Planet(Agent[PlanetState]):
         """Move κ by the paid cost and the planned one."""
         failures = state.failures.after(episode)
         lesson, metrics = self.feedback(state, episode)
-        rule = self.rule.update(state.rule, lesson)
+        rule = state.rule if episode.random else self.rule.update(state.rule, lesson)
         before = {**self.rule.report(state.rule), "kappa": float(state.rule.kappa)}
         return state._replace(rule=rule, failures=failures), {**before, **metrics, "kappa_next": float(rule.kappa)}
 

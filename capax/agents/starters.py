@@ -17,13 +17,10 @@ from capax.core.contracts import Agent
 from capax.core.errors import InputError
 from capax.core.types import Episode, Key, Metrics, Spec
 
-MEAN_HOLD = 8
-"""Steps that a random action is held for, on average, before a model of images is fitted."""
-
 
 @dataclass(frozen=True)
-class Random(Agent[None]):
-    """Uniform actions. It learns nothing."""
+class Starter(Agent[None]):
+    """A policy that learns nothing."""
 
     spec: Spec
     action_dim: int
@@ -37,11 +34,28 @@ class Random(Agent[None]):
     def begin(self, state: None) -> Any:
         return None
 
-    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
-        return np.asarray(uniform(key, self.action_dim)), carry, {}
-
     def learn(self, state: None, episodes: Sequence[Episode], key: Key) -> tuple[None, Metrics]:
         return state, {}
+
+
+@dataclass(frozen=True)
+class Random(Starter):
+    """Uniform actions."""
+
+    low: tuple[float, ...] = ()
+    """The least random action, in [−1, 1]; empty: −1."""
+    high: tuple[float, ...] = ()
+    """The greatest one; empty: 1."""
+
+    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        return self.in_range(np.asarray(uniform(key, self.action_dim))), carry, {}
+
+    def in_range(self, action: Any) -> Any:
+        """An action that is uniform in [−1, 1], moved to the range of random actions."""
+        if not self.low:
+            return action
+        low, high = np.array(self.low, np.float32), np.array(self.high, np.float32)
+        return low + (high - low) * (action + 1.0) / 2.0
 
 
 @dataclass(frozen=True)
@@ -49,14 +63,18 @@ class StickyRandom(Random):
     """Random actions that are held for some steps. New actions in every step would cancel out: a car would hardly move,
     and the first data would say nothing about driving."""
 
+    hold: int = 1
+    """Steps that an action is held for, on average."""
+
     def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
         *fresh, coin = np.asarray(uniform(key, self.action_dim + 1))
-        action = np.array(fresh) if carry is None or (coin + 1.0) / 2.0 < 1.0 / MEAN_HOLD else carry
+        new = carry is None or (coin + 1.0) / 2.0 < 1.0 / self.hold
+        action = self.in_range(np.array(fresh)) if new else carry
         return action, action, {}
 
 
 @dataclass(frozen=True)
-class Scripted(Random):
+class Scripted(Starter):
     """A user's policy, from an observation to an action in the environment's own units."""
 
     policy: Callable[[Any], Any]

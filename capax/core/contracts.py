@@ -116,7 +116,8 @@ class Rule(Protocol):
     def update(self, state: Any, feedback: Feedback) -> Any:
         """The state after an episode.
 
-        In the random start it is called as well, with `feedback.random`; in finite worlds the random start is skipped.
+        For tasks with vectors it is called in the random start as well, with `feedback.random`; for images and in finite
+        worlds the random start is skipped.
         """
         ...
 
@@ -221,6 +222,9 @@ class EnvTask(Task, Protocol):
     image: tuple[int, ...] | None
     """Shape of an image; None for vectors."""
     action_box: ActionBox
+    random_low: tuple[float, ...]
+    """Range of random actions, in the environment's units; empty: all actions."""
+    random_high: tuple[float, ...]
     allow_negative_costs: bool
     """Negative costs offset positive ones; otherwise they are refused."""
 

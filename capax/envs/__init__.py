@@ -31,7 +31,13 @@ gym.register(
     id="capax/CarRacingSkid-v0",
     entry_point="capax.envs.racing:CarRacingSkid",
     max_episode_steps=500,
-    kwargs={"cost_limit": 0.0, "discounted": False, "action_repeat": 2, "violation_rate": 0.4},
+    kwargs={
+        "cost_limit": 0.0,
+        "discounted": False,
+        "action_repeat": 2,
+        "violation_rate": 0.4,
+        "random_actions": ((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)),  # the game's own range
+    },
 )
 
 for _robot, _limit, _options in (

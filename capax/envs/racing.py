@@ -39,7 +39,8 @@ class CarRacingSkid(gym.Env[Array, Array]):
     cost is the greatest of them. `info["rewards"]` has the reward of each frame, and `info["frames"]` their number.
     Actions are in [-1, 1]; gas or brake below 0 means none. The observation is the 600×400 frame that a user sees, with
     score and trails, at 64×64. `drawing="plain"` averages the frame itself; `"fast"` draws the same picture in less
-    time. Only what is observed is drawn, and no display is needed.
+    time. Only what is observed is drawn, and no display is needed. Random actions are drawn from `random_actions`, if that
+    is registered: the game's own gas and brake begin at 0.
     """
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": FPS // 2}
@@ -50,6 +51,7 @@ class CarRacingSkid(gym.Env[Array, Array]):
         discounted: bool = False,
         action_repeat: int = 2,
         violation_rate: float = 0.4,
+        random_actions: Any = None,
         drawing: str = "fast",
         render_mode: str | None = None,
     ) -> None:
@@ -63,7 +65,7 @@ class CarRacingSkid(gym.Env[Array, Array]):
 
         self.reduced, self.painter = racing_picture.reduced, racing_picture.Painter(self.game)
         self.cost_limit, self.discounted, self.drawing = cost_limit, discounted, drawing
-        self.violation_rate = violation_rate
+        self.violation_rate, self.random_actions = violation_rate, random_actions
         self.observation_space = spaces.Box(0, 255, (racing_picture.SIDE, racing_picture.SIDE, 3), np.uint8)
         self.action_space = spaces.Box(-1.0, 1.0, (3,), np.float32)
         self.metadata = {**self.metadata, "render_fps": max(1, FPS // self.action_repeat)}

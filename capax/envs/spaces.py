@@ -8,7 +8,8 @@ import numpy as np
 from gymnasium import spaces
 from numpy import ndarray as Array
 
-from capax.core.checks import one_line
+from capax.core.actions import ActionBox
+from capax.core.checks import numbers, one_line, short_repr
 from capax.core.errors import InputError
 
 SIDE = 64
@@ -64,3 +65,19 @@ def action_bounds(space: Any, name: str) -> tuple[Array, Array]:
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         raise InputError(f"{name} has unbounded actions: {advice}")
     return low, high
+
+
+def random_range(value: Any, box: ActionBox, name: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """The range of random actions, from the (low, high) that an environment is registered with; empty tuples for None."""
+    if value is None:
+        return (), ()
+    try:
+        low, high = (numbers(part).ravel() for part in value)
+        fits = low.size == high.size == box.size and bool(((box.low <= low) & (low <= high) & (high <= box.high)).all())
+    except (TypeError, ValueError):
+        fits = False
+    if not fits:
+        raise InputError(
+            f"{name} is registered with random_actions={short_repr(value)}: register (low, high) within its actions."
+        )
+    return tuple(low.tolist()), tuple(high.tolist())

@@ -15,7 +15,7 @@ from capax.core.actions import ActionBox
 from capax.core.checks import LARGEST, error_text, failure_text, is_number, numbers, short_repr, whole
 from capax.core.contracts import EnvTask, Kind
 from capax.core.errors import EnvironmentFailed, InputError
-from capax.envs.spaces import action_bounds, image_shape, observation_size
+from capax.envs.spaces import action_bounds, image_shape, observation_size, random_range
 from capax.runtime.processes import contained
 from capax.runtime.signals import after_user_code, closing
 
@@ -46,8 +46,8 @@ class Step(NamedTuple):
 class GymTask(EnvTask):
     """An environment with checked spaces, a cost in each step, and episodes that are cut after `episode_steps`.
 
-    `cost_limit`, `discounted`, `violation_rate` and `repeat` are those that the environment is registered with, or None
-    (`repeat`: 1). Observations are flat or images. For images `image` is their shape and `obs_dim` is 0. An error of
+    `cost_limit`, `discounted`, `violation_rate`, `repeat` and the range of random actions are those that the environment is
+    registered with, or None (`repeat`: 1; the range: all actions). Observations are flat or images. For images `image` is their shape and `obs_dim` is 0. An error of
     the environment or of the cost function in a reset or a step raises `EnvironmentFailed`, which says what happened
     and when. So does a negative cost, unless `allow_negative_costs`: it would offset others.
     """
@@ -79,6 +79,7 @@ class GymTask(EnvTask):
         self.repeat, self.violation_rate = repeat_of(spec, name)
         self.episode_steps = _episode_steps(env, spec, name, episode_steps)
         self.cost_limit, self.discounted = limit_of(spec, name)
+        self.random_low, self.random_high = random_range(_registered(spec, "random_actions"), self.action_box, name)
         self._cost, self.allow_negative_costs = cost, allow_negative_costs
         self._obs: Array | None = None
         self._steps = 0
@@ -340,11 +341,15 @@ def part_of(env: Any, name: str, part: str, *default: Any) -> Any:
         raise EnvironmentFailed(f"{name} {failure_text(error)} when its {part} was read: fix that.") from error
 
 
+def _registered(spec: Any, argument: str, default: Any = None) -> Any:
+    """An argument that an environment is registered with."""
+    registered = getattr(spec, "kwargs", None)
+    return registered.get(argument, default) if isinstance(registered, Mapping) else default
+
+
 def limit_of(spec: Any, name: str) -> tuple[float | None, bool | None]:
     """The `cost_limit` and `discounted` that an environment is registered with, or None for each."""
-    registered = getattr(spec, "kwargs", None)
-    registered = registered if isinstance(registered, Mapping) else {}
-    limit, discounted = registered.get("cost_limit"), registered.get("discounted")
+    limit, discounted = _registered(spec, "cost_limit"), _registered(spec, "discounted")
     if limit is not None:
         if not is_number(limit) or not np.isfinite(numbers(limit)):
             raise InputError(f"{name} is registered with cost_limit={short_repr(limit)}: register a finite number.")
@@ -356,12 +361,10 @@ def limit_of(spec: Any, name: str) -> tuple[float | None, bool | None]:
 
 def repeat_of(spec: Any, name: str) -> tuple[int, float | None]:
     """The `action_repeat` and `violation_rate` that an environment is registered with, or 1 and None."""
-    registered = getattr(spec, "kwargs", None)
-    registered = registered if isinstance(registered, Mapping) else {}
-    rate = registered.get("violation_rate")
+    rate = _registered(spec, "violation_rate")
     if rate is not None and not (is_number(rate) and 0.0 < rate < 1.0):
         raise InputError(f"{name} is registered with violation_rate={short_repr(rate)}: register one between 0 and 1.")
-    return whole(f"action_repeat of {name}", registered.get("action_repeat", 1)), None if rate is None else float(rate)
+    return whole(f"action_repeat of {name}", _registered(spec, "action_repeat", 1)), None if rate is None else float(rate)
 
 
 def time_limits(env: Any, name: str) -> list[int]:

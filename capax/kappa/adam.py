@@ -23,7 +23,8 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam(PlanningRule):
-    """Adam on κ with the gradient −(J_c − C); κ stays at 0 or above. Random episodes move κ too, as published."""
+    """Adam on κ with the gradient −(J_c − C); κ stays at 0 or above. Random episodes move κ too where
+    observations are vectors, as published."""
 
     rate: KappaValue = 0.1
     """Learning rate: about what κ moves by in an episode, whatever the size of the cost error."""

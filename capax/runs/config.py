@@ -161,6 +161,9 @@ class RunConfig:
     action_high: Annotated[tuple[float, ...], Numbers()] = ()
     action_shape: Annotated[tuple[int, ...], Numbers(whole=True)] = ()
     action_dtype: Annotated[str, OneOf("float16", "float32", "float64")] = "float32"
+    random_low: Annotated[tuple[float, ...], Numbers()] = ()
+    """Range of random actions, in the environment's units; empty: all actions."""
+    random_high: Annotated[tuple[float, ...], Numbers()] = ()
     states: Annotated[int | None, Maybe(Whole())] = None
     """Of a finite world."""
     actions: Annotated[int | None, Maybe(Whole())] = None
@@ -202,6 +205,8 @@ class RunConfig:
             raise InputError(
                 "action_low, action_high and action_shape do not belong together: give those of one space."
             )
+        if self.random_low and not len(self.random_low) == len(self.random_high) == len(self.action_low):
+            raise InputError("random_low and random_high do not belong to the actions: give a number for each.")
         if (self.kind == "image") != (self.image is not None) or (self.kind == "vector") != (self.obs_dim > 0):
             raise InputError(
                 f"obs_dim is {self.obs_dim} and image {self.image}: give one of them, by the kind {self.kind}."
@@ -225,6 +230,12 @@ class RunConfig:
         """The action space of the environment."""
         low, high = (np.array(bound, np.float64) for bound in (self.action_low, self.action_high))
         return ActionBox(low, high, self.action_shape, self.action_dtype)
+
+    @property
+    def random_range(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """The range of random actions in [−1, 1]; two empty tuples for all of it."""
+        low, high = (self.action_box.to_unit(part) if part else () for part in (self.random_low, self.random_high))
+        return tuple(map(float, low)), tuple(map(float, high))
 
     @property
     def cost_name(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 from capax.agents.starters import Random, Scripted, StickyRandom
@@ -17,7 +18,7 @@ from capax.runs.config import RunConfig
 from capax.runtime import switches
 from capax.tabular.gridworld import World
 from capax.training.methods import METHODS, Ingredients, find_method
-from capax.training.presets import parse_settings
+from capax.training.presets import parse_settings, setting_of
 
 
 class UserObjects(NamedTuple):
@@ -59,8 +60,14 @@ def build(config: RunConfig, world: World | None = None, own: UserObjects | None
     start = method.start_steps(config, settings)
     if world is not None:
         return Built(agent, None, start, spec, settings)
-    random = (Random if config.image is None else StickyRandom)(spec, config.action_box.size)
-    return Built(agent, own.starter or random, start, spec, settings)
+    return Built(agent, own.starter or random_starter(config, spec, settings), start, spec, settings)
+
+
+def random_starter(config: RunConfig, spec: Spec, settings: Any) -> Random:
+    """Random actions, from the task's range and held as the settings say."""
+    kind = Random if config.image is None else partial(StickyRandom, hold=setting_of(settings, "hold", 1))
+    low, high = config.random_range
+    return kind(spec, config.action_box.size, low=low, high=high)
 
 
 def starter_of(task: GymTask, policy: Any) -> Scripted | None:

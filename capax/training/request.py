@@ -180,6 +180,8 @@ def _of_env(
         action_high=tuple(task.high.tolist()),
         action_shape=task.action_box.shape,
         action_dtype=task.action_box.dtype,
+        random_low=task.random_low,
+        random_high=task.random_high,
     )
 
 

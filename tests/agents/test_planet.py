@@ -13,6 +13,7 @@ import jax.random as jr
 import numpy as np
 import pytest
 from optax.tree_utils import tree_get
+from support.episodes import planned_episode
 from support.small_settings import IMAGE
 from support.tiny_runs import without_times
 from support.toy_envs import Toy, grey, image_space
@@ -20,7 +21,7 @@ from support.toy_envs import Toy, grey, image_space
 import capax
 from capax.agents import planet
 from capax.agents.planet import Planet, PlanetSettings
-from capax.agents.starters import MEAN_HOLD, StickyRandom
+from capax.agents.starters import StickyRandom
 from capax.core.errors import EnvironmentFailed, InputError
 from capax.core.keys import split_episode_key
 from capax.core.loop import Outcome, Progress
@@ -33,8 +34,10 @@ from capax.kappa.conformal import Conformal
 from capax.models.rssm import RSSMSettings
 from capax.planning.ccem import CEM
 from capax.runs.config import RunConfig
+from capax.training.build import build
 from capax.training.collect import EpisodeCollector
 from capax.training.evaluate import FRESH
+from capax.training.request import Request, resolve
 from capax.training.rows import Violations, make_row
 
 
@@ -270,14 +273,46 @@ def test_sizes_that_contradict_each_other_are_refused(tmp_path):
 
 
 def test_random_actions_before_the_first_fit_are_held():
-    agent, carry, actions = StickyRandom(Spec(0.0, 0.99), 2), None, []
+    agent, carry, actions = StickyRandom(Spec(0.0, 0.99), 2, hold=8), None, []
     for number in range(4000):
         action, carry, _ = agent.act(None, carry, None, jr.key(number))
         actions.append(action)
     played = np.array(actions)
     different = 1 + int(np.any(np.diff(played, axis=0) != 0.0, axis=1).sum())
-    assert different == pytest.approx(4000 / MEAN_HOLD, rel=0.15) and np.abs(played).max() <= 1.0
+    assert different == pytest.approx(4000 / 8, rel=0.15) and np.abs(played).max() <= 1.0
     assert np.abs(played.mean(0)).max() < 0.15 and played.std(0) == pytest.approx(np.sqrt(1.0 / 3.0), rel=0.1)
+
+
+def test_random_gas_and_brake_are_drawn_from_the_games_own_range():
+    task = make("capax/CarRacingSkid-v0")
+    config = resolve(Request("capax/CarRacingSkid-v0", preset="fast"), task)
+    task.close()
+    # steering from −1, gas and brake from 0: half of all actions in [−1, 1] would mean no gas
+    assert config.random_range == ((-1.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    starter = build(config).starter
+    played = np.array([starter.act(None, None, None, jr.key(number))[0] for number in range(300)])
+    assert (played[:, 0] < -0.9).any() and played[:, 1:].min() >= 0.0 and played.max() <= 1.0
+    assert played.mean(0) == pytest.approx([0.0, 0.5, 0.5], abs=0.1)
+
+
+@pytest.mark.parametrize("range_", [((-2.0, 0.0), (1.0, 1.0)), ((0.0,), (1.0,)), ((1.0, 1.0), (0.0, 0.0)), "wide", 3])
+def test_a_range_of_random_actions_lies_within_the_actions(range_):
+    toy = Toy()
+    toy.spec = gym.envs.registration.EnvSpec("Toy-v0", kwargs={"random_actions": range_})
+    with pytest.raises(InputError, match=r"toy is registered with random_actions=.*: register \(low, high\) within"):
+        GymTask(toy, name="toy")
+
+
+def test_random_episodes_leave_kappa_alone():
+    spec = Spec(0.0, 0.99, False, 8)
+    agent = Planet(spec, Adam(rate=0.01, start=0.1), (64, 64, 3), 2, small_settings())
+    state = agent.init(jr.key(0))
+    costly = planned_episode(spec, [1.0, 1.0, 0.0], {})
+    state, metrics = agent.adapt(state, costly._replace(random=True))
+    assert state.rule == agent.rule.init() and metrics["kappa_next"] == 0.1
+    # the first step of Adam is its rate, whatever the cost
+    state, metrics = agent.adapt(state, costly)
+    assert metrics["kappa"] == 0.1 and metrics["kappa_next"] == pytest.approx(0.11)
 
 
 # Every method and rule.

@@ -33,7 +33,10 @@ CONFIGS: dict[str, RunConfig] = {
         initial_data="data.npz", version="1.2", commit="abc", device="a card", made_by="function", action_dtype="float64",
         **COMMON,
     ),
-    "image": RunConfig(task="capax/Dot-v0", kind="image", image=(64, 64, 3), kappa=0.3, initial_data=True, **COMMON),
+    "image": RunConfig(
+        task="capax/Dot-v0", kind="image", image=(64, 64, 3), kappa=0.3, initial_data=True, random_low=(0.0, -1.0),
+        random_high=(1.0, 1.0), **COMMON,
+    ),
     "finite": RunConfig(
         task="capax/Gridworld-v0", kind="finite", method="cap", steps=100, seed=2**31 - 1, gamma=0.95, discounted=True,
         episode_steps=50, states=100, actions=4, iterations=3, restarts=5,
@@ -67,6 +70,8 @@ WRONG: dict[str, list[Any]] = {
     "image": [3, "64", [64, 64, "3"], [64.0, 64.0, 3.0], [64, 64, -3], [64, 64, 2**31]],
     "action_low": NO_NUMBERS,
     "action_high": NO_NUMBERS,
+    "random_low": NO_NUMBERS,
+    "random_high": NO_NUMBERS,
     "action_shape": [*NO_NUMBERS, [1.0], [-2], [2**31]],
     "action_dtype": ["int32", "", None, 3],
     "states": [0, 2**31, 1.5, "3", True],
@@ -185,6 +190,8 @@ def test_whatever_a_field_gets_it_is_a_config_or_one_sentence(name, value):
     ({"kind": "image"}, ["obs_dim", "image"]),
     ({"kind": "image", "obs_dim": 0, "image": (32, 32, 3)}, ["image"]),
     ({"action_low": (), "action_high": (), "action_shape": (0,)}, ["action_low"]),
+    ({"random_low": (0.0, 0.0)}, ["random_low", "random_high"]),
+    ({"random_low": (0.0,), "random_high": (1.0,)}, ["random_low", "random_high"]),
     ({"capacity": None}, ["capacity"]),
     ({"violation_rate": None}, ["violation_rate"]),
 ])  # fmt: skip
