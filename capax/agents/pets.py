@@ -33,7 +33,7 @@ from capax.core.checks import check_size
 from capax.core.contracts import Agent, PlanningRule
 from capax.core.costs import violates
 from capax.core.errors import InputError
-from capax.core.settings import Above, Between, Whole, settle
+from capax.core.settings import Above, Between, OneOf, Whole, settle
 from capax.core.types import AnyNumber, Episode, Feedback, Key, Metrics, Rest, Spec
 from capax.data.device_cache import TransitionCache
 from capax.data.transitions import COLUMNS, TransitionBuffer
@@ -41,7 +41,7 @@ from capax.kappa.conformal import residual_kappa
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 from capax.models.replay import Replay, replay
-from capax.models.sharpness import sharpened
+from capax.models.sharpness import sharpened, step_margins
 from capax.planning.ccem import CEM, plan, shifted
 from capax.planning.scoring import LIVED_RATE, PARTS, Terms
 from capax.runtime.cpu_devices import replicate
@@ -69,6 +69,12 @@ class PetsSettings:
     """Cost of each step that is missing after an imagined termination. Below 0: what the lived steps of the same plan cost,
     so that ending an episode saves nothing. 0: a termination is a goal."""
 
+    undiscounted_limit: Annotated[str, OneOf("budget", "pace")] = "budget"
+    """What an undiscounted limit is to a plan: a budget for the rest of the episode; or (pace: published code) a limit on the
+    plan's mean cost, scaled to an episode, with candidates of one scale."""
+    binary_costs: Annotated[str, OneOf("probability", "flag")] = "probability"
+    """How a cost of 0 or 1 counts in a plan: σ(logit) + κu, or as 1 once logit + κu > 0 (flag: published code)."""
+
     def __post_init__(self) -> None:
         if not isinstance(self.ensemble, EnsembleSettings) or not isinstance(self.cem, CEM):
             raise InputError("ensemble and cem are settings of their own: give EnsembleSettings(...) and CEM(...).")
@@ -77,6 +83,10 @@ class PetsSettings:
         for name in ("batch", "start_steps", "fit_every"):
             if sizes[name] > self.buffer:
                 raise InputError(f"buffer is {self.buffer}, less than {name}, {sizes[name]}: give at least that many.")
+        if self.binary_costs == "flag" and self.undiscounted_limit == "budget":
+            raise InputError(
+                "binary_costs is flag, which no budget can be kept with: give undiscounted_limit=pace too."
+            )
         check_size(sizes, "population", "particles", "horizon")
         check_size(sizes, "population", "particles", "hidden", *["members"] * self.ensemble.exact)
 
@@ -127,6 +137,7 @@ def compiled_plan(
     With an action of doing nothing, `rest`, the limit is a budget.
     """
     prepare, rollout = ensemble.build_rollout(settings.ensemble, obs_dim, action_dim)
+    flags = settings.binary_costs == "flag"
 
     def act(key: Key, params: Any, inputs: Any, warm: Any) -> Any:
         obs, (kappa, limit, steps_left, sight) = inputs[:-4], inputs[-4:]  # one array: one copy to the device
@@ -134,7 +145,7 @@ def compiled_plan(
         terms = Terms(kappa, limit, params[1].binary, rate, steps_left, sight)
         still = None if rest is None else jnp.asarray(rest, jnp.float32)
         actions, mean, info = plan(
-            key, params, obs, warm, terms, rollout=rollout, cem=settings.cem, flags=False, rest=still
+            key, params, obs, warm, terms, rollout=rollout, cem=settings.cem, flags=flags, rest=still
         )
         last = 0.0 if still is None else still
         return jnp.concatenate([actions[0], jnp.stack(info)]), shifted(mean, last)  # one array: one copy to the host
@@ -159,7 +170,12 @@ class Pets(Agent[PetsState]):
     @property
     def _budget(self) -> bool:
         """The limit is a budget for the episode's sum."""
-        return not self.spec.discounted and self.spec.episode_steps is not None
+        pace = self.settings.undiscounted_limit == "pace"
+        return not pace and not self.spec.discounted and self.spec.episode_steps is not None
+
+    def _flags(self, scale: Scaling | None) -> bool:
+        """Costs are 0 or 1, and count as flags."""
+        return scale is not None and self.settings.binary_costs == "flag" and bool(scale.binary)
 
     @cached_property
     def _rest(self) -> tuple[float, ...] | None:
@@ -227,6 +243,8 @@ class Pets(Agent[PetsState]):
         """The largest mean cost per step of the next plan, and the steps that are left."""
         if not self._budget:
             limit, left = self.spec.limit, carry.budget.left(self.spec)
+            if self._flags(state.scaling):
+                return limit / self.spec.scale, np.inf
             if limit <= 0.0 and state.scaling is not None and bool(state.scaling.binary):  # a probability is never 0
                 limit = self.rule.allowance(state.rule, Rest(limit, 1, 1, True))
                 left = max(left, limit / self.spec.scale)
@@ -252,7 +270,7 @@ class Pets(Agent[PetsState]):
         state = state._replace(buffer=buffer, waiting=waiting, origin=origin)
         if state.scaling is not None and waiting < every and not state.surprised:
             return state, {}
-        scale = ensemble.scaling(buffer)
+        scale = ensemble.scaling(buffer, self.settings.ensemble, origin)
         if state.scaling is not None and bool(state.scaling.binary) != bool(scale.binary):
             # logits became costs: the rule's state has other units
             state = state._replace(rule=self.rule.init(), played=(), sight=PARTS)
@@ -262,7 +280,10 @@ class Pets(Agent[PetsState]):
         if not (np.isfinite(loss) and all_finite(model)):
             failures = state.failures.bad_fit(self.settings.ensemble.learning_rate)
             return state._replace(waiting=0, failures=failures), {"bad_fits": failures.fits}
-        if bool(scale.binary):
+        if self._flags(scale):
+            margins = step_margins((model, scale), buffer, key, self.settings.ensemble)
+            state = state._replace(rule=self.rule.after_fit(state.rule, margins))
+        elif bool(scale.binary):
             scale = sharpened((model, scale), buffer, key, self.settings.ensemble)
         if self._budget:
             state = self._reconsidered(state, (model, scale))
@@ -293,7 +314,7 @@ class Pets(Agent[PetsState]):
         """The feedback of an episode for the rule, and metrics."""
         planned = "plan_limit" in episode.extras
         if not self._budget or not planned or state.scaling is None:
-            return feedback(self.spec, False, episode)
+            return feedback(self.spec, self._flags(state.scaling), episode)
         obs = (episode.obs - state.origin).astype(np.float32)
         replayed = self._replayed((state.model, state.scaling), obs, episode.action)
         error = self._error(state.sight, episode.cost, replayed)

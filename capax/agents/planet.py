@@ -31,10 +31,6 @@ from capax.planning.scoring import Terms
 from capax.runtime.cpu_devices import replicate, split_candidates
 from capax.runtime.lanes import batched, built_once
 
-MAX_EPISODES_PER_FIT = 10
-"""A fit makes its gradient steps once for each new episode, up to this many. The first fit, after the random start, has
-several new episodes."""
-
 
 @dataclass(frozen=True)
 class PlanetSettings:
@@ -48,6 +44,9 @@ class PlanetSettings:
     """Random steps before the first fit (paper: 5 episodes)."""
     hold: Annotated[int, Whole()] = 8
     """Steps that a random action is held for, on average (published code: 1)."""
+    episodes_per_fit: Annotated[int, Whole()] = 10
+    """A fit makes its gradient steps once for each new episode, up to this many (published code: 1). The first fit, after the
+    random start, has several new episodes."""
     buffer: Annotated[int, Whole(2)] = 1_000_000
     """Steps that are kept."""
     gamma: Annotated[float, Above(0.0, 0.999999)] = 0.99
@@ -101,7 +100,8 @@ def unpacked_inputs(inputs: Any, image: tuple[int, int, int]) -> tuple[Any, Any]
 def compiled_step(settings: PlanetSettings, image_shape: tuple[int, int, int], action_dim: int) -> tuple[Any, Any]:
     """Two functions that agents of the same sizes share: one prepares a model, the other filters an image and plans."""
     draw = partial(rssm_rollout.draw_noise, horizon=settings.cem.horizon, action_dim=action_dim, settings=settings.rssm)
-    rollout = split_candidates(partial(rssm_rollout.imagine, settings=settings.rssm))
+    each = rssm_rollout.noise_of_each(settings.rssm, settings.cem.horizon)
+    rollout = split_candidates(partial(rssm_rollout.imagine, settings=settings.rssm), each)
 
     def step(key: Key, model: Any, inputs: Any, carry: Any) -> Any:
         (net, params), (belief, last) = model, carry
@@ -134,7 +134,8 @@ class Planet(Agent[PlanetState]):
 
     @cached_property
     def _images(self) -> ImageCache:
-        return ImageCache(self.capacity or self.settings.buffer, self.settings.rssm.chunk)
+        shortest = 1 if self.settings.rssm.pieces == "anywhere" else self.settings.rssm.chunk
+        return ImageCache(self.capacity or self.settings.buffer, shortest)
 
     @cached_property
     def _prepared(self) -> RecentCache:
@@ -200,8 +201,9 @@ class Planet(Agent[PlanetState]):
         k_draw, k_update = jr.split(key)
         rng = np.random.default_rng(np.asarray(jr.key_data(k_draw)))
         model, optimiser = state.model, state.optimiser
-        for number in range(min(MAX_EPISODES_PER_FIT, max(1, len(episodes)))):
-            sequences = buffer.pick(rng, (settings.updates, settings.batch), settings.chunk)
+        for number in range(min(self.settings.episodes_per_fit, max(1, len(episodes)))):
+            shape = settings.updates, settings.batch
+            sequences = buffer.pick(rng, shape, settings.chunk, anywhere=settings.pieces == "anywhere")
             k_fit = jr.fold_in(k_update, number)
             model, optimiser, loss_parts, margin_samples = fit(
                 model, optimiser, self._images, buffer, sequences, binary, k_fit, settings

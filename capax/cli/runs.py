@@ -106,12 +106,14 @@ class Evaluate:
             use_device(self.device)
             from capax.training.evaluate import evaluate
 
-            cost_name = Run(self.folder).config.cost_name
+            config = Run(self.folder).config
+            cost_name, returns = config.cost_name, config.return_names
             words = cost_name.replace("_", " ")
 
             def show(row: dict[str, Any]) -> None:
                 if not self.json:
-                    numbers = f"return {row['return']:.2f}  {words} {row[cost_name]:.2f}"
+                    earned = "  ".join(f"{name.replace('_', ' ')} {row[name]:.2f}" for name in returns)
+                    numbers = f"{earned}  {words} {row[cost_name]:.2f}"
                     say(f"episode {row['episode']}  {numbers}{'  violation' if row['violation'] else ''}")
 
             result = evaluate(
@@ -129,8 +131,10 @@ class Evaluate:
             return
         limit = "no limit" if result.limit is None else f"limit {result.limit:g}"
         paid = result.mean_discounted_cost if result.discounted else result.mean_cost
+        means = {"return": result.mean_return, "discounted_return": result.mean_discounted_return}
+        earned = ", ".join(f"{name.replace('_', ' ')} {means[name]:.2f}" for name in returns)
         say(
-            f"mean of {self.episodes}: return {result.mean_return:.2f}, {words} {paid:.2f} ({limit}), "
+            f"mean of {self.episodes}: {earned}, {words} {paid:.2f} ({limit}), "
             f"{result.violations} violation{'s' * (result.violations != 1)}"
         )
         if film is not None:

@@ -38,7 +38,8 @@ class Train:
     ppo, ppo-lag, focops: without a model; calibrated: a margin in standard errors, for finite worlds;
     or one that you have registered."""
     kappa: str | None = None
-    """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (pi in a finite world)."""
+    """How κ is chosen: conformal, adam, pi, or a number for a κ that stays; None: conformal (adam with
+    --preset published, pi in a finite world)."""
     violation_rate: float | None = None
     """Share of the planned episodes that may exceed the limit (conformal); None: the task's own, or else 0.02."""
     cost_limit: float | None = None
@@ -63,7 +64,9 @@ class Train:
     seed: int = 0
     """Everything random follows from it."""
     preset: str | None = None
-    """paper: the paper's sizes, for a GPU; fast: far fewer model evaluations, for two CPU cores;
+    """paper: the paper's sizes with capax's own conventions (budgets, scaled targets, a floor under u), for a GPU;
+    published: the same sizes with the conventions of the authors' code (mean costs, raw targets, κ by adam);
+    fast: paper with far fewer model evaluations, for two CPU cores;
     or one that you have registered. None: fast where JAX has no GPU, paper where it has one."""
     set: tuple[str, ...] = ()
     """Single settings to change, of the preset or of the rule for κ, as NAME=VALUE (population=200 gain=0.2);

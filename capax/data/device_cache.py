@@ -120,9 +120,8 @@ def _extends(before: TransitionBuffer, after: TransitionBuffer) -> bool:
     return before.size <= after.size and all(np.array_equal(one, other[: before.size]) for one, other in pairs)
 
 
-def gather_chunks(rows: ImageEpisode, begins: Int[Array, " B"], chunk: int) -> ImageBatch:
-    """The pieces of `chunk` steps that begin at these rows."""
-    at = begins[:, None] + jnp.arange(chunk + 1)
+def gather_chunks(rows: ImageEpisode, at: Int[Array, "B L+1"]) -> ImageBatch:
+    """The pieces whose images are these rows."""
     return ImageBatch(rows.image[at], *(part[at[:, :-1]] for part in rows[1:]))
 
 

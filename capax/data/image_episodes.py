@@ -46,6 +46,10 @@ class ImageBatch(NamedTuple):
     reward: Array
     """`[B, L]`."""
     cost: Array
+    weight: Any = None
+    """`[B, E]`: how often each sequence counts for each one-step model; None: once."""
+    last: Any = None
+    """`[B, L]`: whether each step is the last of its episode; None: no sequence crosses an episode's end."""
 
 
 class ImageBuffer(NamedTuple):
@@ -70,14 +74,23 @@ class ImageBuffer(NamedTuple):
             episodes = episodes[1:]
         return ImageBuffer(episodes, self.added + len(episode.reward))
 
-    def pick(self, rng: np.random.Generator, shape: tuple[int, ...], chunk: int) -> SequenceIndex:
-        """Sample sequences of `chunk` steps. Shorter episodes have none.
+    def pick(
+        self, rng: np.random.Generator, shape: tuple[int, ...], chunk: int, anywhere: bool = False
+    ) -> SequenceIndex:
+        """Sample sequences of `chunk` steps. Shorter episodes have none, unless sequences begin `anywhere` in the buffer.
 
         A sequence is placed anywhere that it touches its episode, and is then moved inside. So every step is in at
         least as many sequences as a step in the middle. If all places inside were equally likely, the first step would
         be in one sequence where a middle step is in `chunk`, and the start of an episode decides much of its return.
         """
         steps = np.array([len(episode.reward) for episode in self.episodes])
+        if anywhere:
+            if self.size <= chunk:
+                raise InputError(f"the episodes so far have {self.size} steps: choose a smaller chunk than {chunk}.")
+            begin = rng.integers(0, self.size - chunk, shape)
+            ends = np.cumsum(steps)
+            which = np.searchsorted(ends, begin, side="right")
+            return SequenceIndex(which, begin - (ends - steps)[which])
         places = np.where(steps >= chunk, steps + chunk - 1, 0)
         if not places.sum():
             raise InputError(
@@ -89,8 +102,27 @@ class ImageBuffer(NamedTuple):
         first = place - (ends[which] - places[which]) - (chunk - 1)
         return SequenceIndex(which, np.clip(first, 0, steps[which] - chunk))
 
-    def take(self, index: SequenceIndex, chunk: int) -> ImageBatch:
+    def rows(self, index: SequenceIndex, chunk: int, anywhere: bool = False) -> tuple[Array, Array, Array]:
+        """The episode and the place in it of each of the `chunk` + 1 images of sequences, and which of their steps are the
+        last of an episode.
+
+        A sequence that crosses an episode's end goes on with the first image of the next episode, not with the last image
+        of its own.
+        """
+        place = index.first[..., None] + np.arange(chunk + 1)
+        which = np.broadcast_to(index.episode[..., None], place.shape)
+        if not anywhere:
+            return which, place, np.zeros((*place.shape[:-1], chunk), bool)
+        steps = np.array([len(episode.reward) for episode in self.episodes])
+        ends = np.cumsum(steps)
+        row = (ends - steps)[which] + place
+        which = np.searchsorted(ends, row, side="right")
+        return which, row - (ends - steps)[which], row[..., :-1] == ends[which[..., :-1]] - 1
+
+    def take(self, index: SequenceIndex, chunk: int, anywhere: bool = False) -> ImageBatch:
         """The sequences of `chunk` steps at these positions `[B]`."""
+        if anywhere:
+            return self._take_anywhere(index, chunk)
         slices = [(self.episodes[e], slice(b, b + chunk), slice(b, b + chunk + 1)) for e, b in zip(*index, strict=True)]
         return ImageBatch(
             np.stack([episode.image[images] for episode, _, images in slices]),
@@ -99,6 +131,17 @@ class ImageBuffer(NamedTuple):
                 for name in ImageEpisode._fields[1:]
             ),
         )
+
+    def _take_anywhere(self, index: SequenceIndex, chunk: int) -> ImageBatch:
+        which, place, last = self.rows(index, chunk, anywhere=True)
+
+        def gathered(name: str, count: int) -> Array:
+            columns = [getattr(episode, name) for episode in self.episodes]
+            pairs = zip(which[:, :count].ravel(), place[:, :count].ravel(), strict=True)
+            return np.stack([columns[e][at] for e, at in pairs]).reshape(len(which), count, *columns[0].shape[1:])
+
+        image, action, reward, cost = (gathered(name, chunk + (name == "image")) for name in ImageEpisode._fields)
+        return ImageBatch(image, action, reward, cost, last=last)
 
     def since(self, count: int) -> list[Record]:
         """The episodes that were added after the first `count` steps, as records of a log."""

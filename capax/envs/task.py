@@ -46,10 +46,11 @@ class Step(NamedTuple):
 class GymTask(EnvTask):
     """An environment with checked spaces, a cost in each step, and episodes that are cut after `episode_steps`.
 
-    `cost_limit`, `discounted`, `violation_rate`, `repeat` and the range of random actions are those that the environment is
-    registered with, or None (`repeat`: 1; the range: all actions). Observations are flat or images. For images `image` is their shape and `obs_dim` is 0. An error of
-    the environment or of the cost function in a reset or a step raises `EnvironmentFailed`, which says what happened
-    and when. So does a negative cost, unless `allow_negative_costs`: it would offset others.
+    `cost_limit`, `discounted`, `violation_rate`, `repeat` and the range of random actions are those that the environment
+    is registered with, or None (`repeat`: 1; the range: all). Observations are flat or images. For images `image` is
+    their shape and `obs_dim` is 0. An error of the environment or of the cost function in a reset or a step raises
+    `EnvironmentFailed`, which says what happened and when. So does a negative cost, unless `allow_negative_costs`: it
+    would offset others.
     """
 
     def __init__(
@@ -364,7 +365,9 @@ def repeat_of(spec: Any, name: str) -> tuple[int, float | None]:
     rate = _registered(spec, "violation_rate")
     if rate is not None and not (is_number(rate) and 0.0 < rate < 1.0):
         raise InputError(f"{name} is registered with violation_rate={short_repr(rate)}: register one between 0 and 1.")
-    return whole(f"action_repeat of {name}", _registered(spec, "action_repeat", 1)), None if rate is None else float(rate)
+    return whole(f"action_repeat of {name}", _registered(spec, "action_repeat", 1)), None if rate is None else float(
+        rate
+    )
 
 
 def time_limits(env: Any, name: str) -> list[int]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 from capax.core.contracts import Kind, PlanningRule
-from capax.core.settings import Above, Share, settle
+from capax.core.settings import Above, Between, Share, settle
 from capax.core.types import Feedback, Metrics
 from capax.kappa.base import MAX_KAPPA, KappaValue, bounded, checked
 
@@ -23,7 +23,7 @@ class AdamState(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam(PlanningRule):
-    """Adam on κ with the gradient −(J_c − C); κ stays at 0 or above. Random episodes move κ too where
+    """Adam on κ with the gradient −(J_c − C); κ stays at `least` or above. Random episodes move κ too where
     observations are vectors, as published."""
 
     rate: KappaValue = 0.1
@@ -36,6 +36,8 @@ class Adam(PlanningRule):
     """Share of the mean squared error that is kept from episode to episode."""
     epsilon: Annotated[float, Above(0.0, MAX_KAPPA)] = 1e-8
     """Added to the root of the mean squared error."""
+    least: Annotated[float, Between(-MAX_KAPPA, 0.0)] = 0.0
+    """κ is never below this. The published code has no bound: κ may become negative."""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -49,7 +51,7 @@ class Adam(PlanningRule):
         v = self.beta2 * state.v + (1.0 - self.beta2) * error**2
         scaled = math.sqrt(v / (1.0 - self.beta2**updates)) + self.epsilon
         step = self.rate * m / (1.0 - self.beta1**updates) / scaled
-        return AdamState(bounded(state.kappa + step), m, v, updates)
+        return AdamState(bounded(state.kappa + step, self.least), m, v, updates)
 
     def report(self, state: AdamState) -> Metrics:
         return {"adam_m": state.m, "adam_v": state.v}

@@ -1,7 +1,7 @@
 """Shared parts of the rules for κ: bounds, checks, and the state of a rule that keeps only κ.
 
 A rule is a frozen dataclass with pure methods over a state that has a field `kappa` (`core.contracts.Rule`). κ is never
-negative. The default rule is in `conformal.py`.
+negative, unless `adam` is told so, as published. The default rule is in `conformal.py`.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Kappa(NamedTuple):
     kappa: float
 
 
-def bounded(kappa: float) -> float:
-    """κ clipped to the range from 0 to MAX_KAPPA."""
-    return max(0.0, min(MAX_KAPPA, kappa))
+def bounded(kappa: float, least: float = 0.0) -> float:
+    """κ clipped to the range from 0, or `least`, to MAX_KAPPA."""
+    return max(least, min(MAX_KAPPA, kappa))
 
 
 def checked(feedback: Feedback) -> Feedback:

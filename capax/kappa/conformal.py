@@ -19,7 +19,7 @@ import numpy as np
 
 from capax.core.checks import number
 from capax.core.contracts import Kind, PlanningRule
-from capax.core.settings import Above, Whole, settle
+from capax.core.settings import Above, Flag, Whole, settle
 from capax.core.types import MAX_ERROR, Feedback, Metrics, Rest
 from capax.kappa import binary
 from capax.kappa.allowance import allowed_count, noise_margin
@@ -92,6 +92,9 @@ class Conformal(PlanningRule):
     """Number of recent residuals that q is the upper quantile of."""
     gain: Annotated[float, Above(0.0, MAX_KAPPA)] = 0.1
     """η in units of the κ whose penalty alone would fill the limit."""
+    within_episode: Annotated[bool, Flag()] = True
+    """Plans keep to what their episode has left of the limit, and from images κ changes within an episode. False: all plans of
+    an episode have the same limit and κ, as with the other rules. (An undiscounted limit stays a budget, for every rule.)"""
 
     def __post_init__(self) -> None:
         settle(self)
@@ -209,12 +212,14 @@ class Conformal(PlanningRule):
 
     def kappa_within_episode(self, state: ConformalState, excess: float, reward_weight: float) -> float:
         """For binary costs, κ rises with the cost so far and as later rewards weigh less. For others, the present κ."""
+        if not self.within_episode:
+            return state.kappa
         share = binary.share_within_episode(state.share, excess, reward_weight)
         return bounded(max(state.kappa, binary.kappa_at(state.margins, share)))
 
     def step_limit(self, limit: float, left: float) -> float:
         """The smaller of the two: an episode that has spent too much may spend less, but none may spend more."""
-        return min(limit, left)
+        return min(limit, left) if self.within_episode else limit
 
     def after_fit(self, state: ConformalState, margins: tuple[float, ...]) -> ConformalState:
         """For binary costs, κ is computed again from the logits of the new model."""

@@ -8,9 +8,8 @@ targets are scaled by the data's own standard deviations, so results do not depe
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -21,78 +20,14 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float, Int
 
-from capax.core.checks import check_size
 from capax.core.errors import InputError
-from capax.core.settings import Above, Between, Flag, OneOf, Whole, settle
 from capax.core.types import Imagined, Key, Rollout
 from capax.data.transitions import TransitionBuffer
+from capax.models.ensemble_settings import EnsembleSettings as EnsembleSettings
 from capax.models.layers import product_dtype, state_noise
 from capax.planning.penalty import deviation_norm
 from capax.runtime.cpu_devices import replicate, split_candidates
 from capax.runtime.lanes import batched
-
-
-@dataclass(frozen=True)
-class EnsembleSettings:
-    """Sizes and training of the ensemble. The defaults are those of the paper and its published code."""
-
-    members: Annotated[int, Whole()] = 5
-    """E: number of networks."""
-    hidden: Annotated[int, Whole()] = 200
-    """Units of a hidden layer."""
-    layers: Annotated[int, Whole(1, 1000)] = 4
-    """Number of hidden layers."""
-    particles: Annotated[int, Whole()] = 20
-    """P: imagined states per candidate, divided evenly among the members (TS∞)."""
-    exact: Annotated[bool, Flag()] = False
-    """Evaluate every member on every particle. u is then the maximum at the same (s, a), for E times the work."""
-    sampled: Annotated[float, Between(0.0, 1.0)] = 1.0
-    """Share of a plan's steps in which imagined states are sampled. After it they follow the predicted mean: by then a
-    controller would have reacted to what happened, and a plan does not."""
-    floor: Annotated[float, Between(0.0, 1e9)] = 0.05
-    """Smallest standard deviation that counts in u, as a share of that of the data's own changes."""
-    products: Annotated[str, OneOf("auto", "float32", "bfloat16")] = "auto"
-    """Type of the matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32
-    elsewhere)."""
-    rollout: Annotated[str, OneOf("auto", "plain", "fused")] = "auto"
-    """How a GPU computes rollouts: plain, fused (one kernel for all steps), or auto (fused where possible)."""
-    learning_rate: Annotated[float, Above()] = 1e-3
-    """Adam's learning rate."""
-    batch: Annotated[int, Whole()] = 256
-    """Transitions per member and gradient step."""
-    epochs: Annotated[float, Above()] = 5.0
-    """Passes over the buffer in a fit."""
-    least_updates: Annotated[int, Whole(0)] = 2000
-    """Fewest gradient steps of a fit, however small the buffer is. 5 passes over the first 1000 transitions would
-    be 20 steps."""
-    most_updates: Annotated[int, Whole()] = 1_000_000
-    """Most gradient steps of a fit."""
-    balance: Annotated[float, Between(0.0, 1.0)] = 0.0
-    """Exponent of the predicted variance by which each Gaussian loss is multiplied. At 0, what is predicted with the least
-    noise takes nearly all of the gradient, and the reward may hardly be learned; at 1, errors weigh alike."""
-    weight_decay: Annotated[float, Between(0.0, 1e9)] = 2.5e-5
-    """Weight decay of the first layer. The second has twice as much, deeper hidden layers three times as much, the
-    last layer four times as much (published code)."""
-
-    def __post_init__(self) -> None:
-        settle(self)
-        if self.rollout == "fused" and self.exact:
-            raise InputError("rollout is fused, which asks each member about its own particles: leave exact out.")
-        if self.particles % self.members:
-            raise InputError(f"particles is {self.particles}: give a multiple of the {self.members} members.")
-        if self.least_updates > self.most_updates:
-            raise InputError(
-                f"least_updates is {self.least_updates}, more than most_updates, {self.most_updates}: give fewer."
-            )
-        check_size(vars(self), "members", "batch", "hidden")
-        if self.layers > 1:
-            check_size(vars(self), "members", "layers", "hidden", "hidden")
-
-    def decays(self) -> list[float]:
-        """Weight decay of each layer: 1, 2, 3, 3, …, 4 times the first one's."""
-        hidden = [min(i + 1, 3) for i in range(self.layers)]
-        return [self.weight_decay * factor for factor in [*hidden, 4]]
-
 
 UNROLL = 5
 """Imagined steps per turn of the compiled loop. A GPU launches fewer, larger pieces."""
@@ -148,24 +83,35 @@ def init(key: Key, obs_dim: int, action_dim: int, settings: EnsembleSettings) ->
     return Ensemble(weights, biases, *bounds)
 
 
-def scaling(buffer: TransitionBuffer) -> Scaling:
-    """Means and standard deviations of the buffer. A quantity that never changed keeps its unit."""
+def scaling(
+    buffer: TransitionBuffer, settings: EnsembleSettings | None = None, origin: float | Float[np.ndarray, " S"] = 0.0
+) -> Scaling:
+    """Means and standard deviations of the buffer. A quantity that never changed keeps its unit.
+
+    States of the buffer are relative to `origin`.
+    """
+    settings = settings or EnsembleSettings()
     inputs = np.concatenate([buffer.obs, buffer.action], axis=1)
     targets = np.concatenate([buffer.next_obs - buffer.obs, buffer.reward[:, None], buffer.cost[:, None]], axis=1)
     binary = bool(np.isin(buffer.cost, (0.0, 1.0)).all())
     target_mean, target_sd = targets.mean(0, dtype=np.float64), _standard_deviation(targets)
+    if settings.targets == "raw":
+        target_mean, target_sd = np.zeros_like(target_mean), np.ones_like(target_sd)
     if binary:
         target_mean[-1], target_sd[-1] = 0.0, 1.0
     states = np.concatenate([buffer.obs, buffer.next_obs])
     low, high = states.min(0), states.max(0)
     span = np.where(high > low, high - low, 1e-6)
+    low, high = low - span, high + span
+    if settings.clamp > 0.0:
+        low, high = -settings.clamp - origin + 0.0 * low, settings.clamp - origin + 0.0 * high
     return Scaling(
         input_mean=_float32(inputs.mean(0, dtype=np.float64)),
         input_sd=_float32(_standard_deviation(inputs)),
         target_mean=_float32(target_mean),
         target_sd=_float32(target_sd),
-        low=_float32(low - span),
-        high=_float32(high + span),
+        low=_float32(low),
+        high=_float32(high),
         binary=jnp.asarray(binary),
         ends=jnp.asarray(bool(buffer.terminated.any())),
     )
@@ -262,8 +208,9 @@ def fit(
     """Train on the first `count` rows of a padded buffer. Returns the loss averaged over the last pass.
 
     Each member resamples the rows with replacement once per fit (a bootstrap). Every batch is drawn with replacement
-    from these: a shuffled order would need a sort in every step where several fits run as one. `count` is traced, so a
-    growing buffer compiles nothing.
+    from these: a shuffled order would need a sort in every step where several fits run as one. (`batches` can be passes
+    over them, in another order each time; the last batch of a pass has what is left.) `count` is traced, so a growing
+    buffer compiles nothing.
     """
     adam = optax.adam(settings.learning_rate)
     decays = tuple(settings.decays())
@@ -275,9 +222,8 @@ def fit(
     )
     row_weight = (jnp.arange(settings.batch) < count).astype(jnp.float32)  # a small buffer counts about once
 
-    def update(number: Int[Array, ""], carry: Any) -> Any:
+    def gradient_step(number: Int[Array, ""], carry: Any, rows: Any, row_weight: Any) -> Any:
         net, optimiser, total = carry
-        rows = resampled[:, jr.randint(jr.fold_in(k_batch, number), (settings.batch,), 0, count)]  # [E B]
         x, y, end = training_batch(buffer, rows, scale)
         (_, data), grads = jax.value_and_grad(loss, has_aux=True)(
             net, x, y, end, row_weight, scale, decays, settings.balance
@@ -285,8 +231,29 @@ def fit(
         steps, optimiser = adam.update(grads, optimiser)
         return optax.apply_updates(net, steps), optimiser, total + jnp.where(number >= updates - per_epoch, data, 0.0)
 
-    net, optimiser, total = jax.lax.fori_loop(0, updates, update, (net, optimiser, jnp.zeros(())))
+    def drawn_step(number: Int[Array, ""], carry: Any) -> Any:
+        places = jr.randint(jr.fold_in(k_batch, number), (settings.batch,), 0, count)
+        return gradient_step(number, carry, resampled[:, places], row_weight)
+
+    def one_pass(number: Int[Array, ""], carry: Any) -> Any:
+        first, order = number * per_epoch, pass_order(jr.fold_in(k_batch, number), resampled, count)
+
+        def pass_step(batch: Int[Array, ""], carry: Any) -> Any:
+            places = batch * settings.batch + jnp.arange(settings.batch)
+            rows = order[:, jnp.minimum(places, count - 1)]
+            return gradient_step(first + batch, carry, rows, (places < count).astype(jnp.float32))
+
+        return jax.lax.fori_loop(0, jnp.minimum(per_epoch, updates - first), pass_step, carry)
+
+    loop, turns = (one_pass, -(-updates // per_epoch)) if settings.batches == "passes" else (drawn_step, updates)
+    net, optimiser, total = jax.lax.fori_loop(0, turns, loop, (net, optimiser, jnp.zeros(())))
     return net, optimiser, total / jnp.minimum(updates, per_epoch)
+
+
+def pass_order(key: Key, resampled: Int[Array, "E C"], count: Int[Array, ""]) -> Int[Array, "E C"]:
+    """The first `count` rows of each member's bootstrap in a random order, each once; what follows them is not read."""
+    place = jnp.where(jnp.arange(resampled.shape[1]) < count, jr.uniform(key, resampled.shape), 2.0)
+    return jnp.take_along_axis(resampled, jnp.argsort(place, axis=1), axis=1)
 
 
 def training_batch(buffer: TransitionBuffer, index: Int[Array, "E B"], scale: Scaling) -> tuple[Any, Any, Any]:
@@ -309,15 +276,15 @@ def rollout(
     """Imagine each candidate from `start` (TS∞: every member moves its own particles and samples their next states).
 
     u(s, a) is the maximum over the members of ‖Σ_i(s, a)‖ (Eq. 7), here each at its own particles.
-    Particles of different candidates share their noise, so candidates differ only by their actions. Steps after an
-    imagined end do not count.
+    Particles of different candidates share their noise, so candidates differ only by their actions, unless `noise` says
+    otherwise; `key` may then be one key for each candidate. Steps after an imagined end do not count.
     """
     net, scale = params
     net = cast_for_products(net, settings.products)
     dtype, width = net.weights[0].dtype, net.weights[0].shape[1]
     E, G, S = settings.members, settings.particles // settings.members, start.shape[0]
     N, H, A = actions.shape
-    noise = state_noise(key, (H, E, 1, G, S), settings.sampled)
+    noise = particle_noise(key, N, (H, E, G, S + 2), settings)
     mean, sd = scale.input_mean, scale.input_sd
     scaled_actions = ((actions - mean[S:]) / sd[S:]).swapaxes(0, 1)  # [H N A]
     scaled_actions = jnp.pad(scaled_actions, ((0, 0), (0, 0), (0, width - S - A))).astype(dtype)
@@ -334,8 +301,12 @@ def rollout(
             u = _exact_uncertainty(net, x, S, settings.floor).reshape(E, N, G)
         else:
             u = deviation_norm(sigma, settings.floor).max(0, keepdims=True)
-        change = (p.mean[..., :S] + sigma * eps) * scale.target_sd[:S] + scale.target_mean[:S]
-        reward, cost = (p.mean[..., i] * scale.target_sd[i] + scale.target_mean[i] for i in (S, S + 1))
+        spread = sigma if settings.noise != "squared" else jnp.square(sigma)
+        change = (p.mean[..., :S] + spread * eps[..., :S]) * scale.target_sd[:S] + scale.target_mean[:S]
+        outcome = p.mean[..., S : S + 2]
+        if settings.outcomes == "sample":
+            outcome = outcome + outcome_spread(p.logvar[..., S:], scale.binary, settings.noise) * eps[..., S:]
+        reward, cost = (outcome[..., i - S] * scale.target_sd[i] + scale.target_mean[i] for i in (S, S + 1))
         ended = scale.ends & (p.end > 0.0)
         state = jnp.clip(state + change, scale.low, scale.high)
         return (state, jnp.where(ended, 0.0, alive)), (reward, cost, jnp.broadcast_to(u, alive.shape), alive)
@@ -345,12 +316,29 @@ def rollout(
     return Imagined(*(jnp.moveaxis(part, 0, -1).swapaxes(0, 1).reshape(N, E * G, H) for part in parts))
 
 
+def particle_noise(key: Key, candidates: int, shape: tuple[int, int, int, int], settings: EnsembleSettings) -> Any:
+    """Noise `[H, E, N or 1, G, S+2]` of imagined states, then of reward and cost where these are sampled."""
+    H, E, G, D = shape
+    size = D if settings.outcomes == "sample" else D - 2
+    if settings.noise == "shared":
+        return state_noise(key, (H, E, 1, G, size), settings.sampled)
+    keys = key if key.ndim else jr.split(key, candidates)
+    return jnp.moveaxis(jax.vmap(lambda one: state_noise(one, (H, E, G, size), settings.sampled))(keys), 0, 2)
+
+
+def outcome_spread(logvar: Float[Array, "... 2"], binary: Bool[Array, ""], noise: str) -> Float[Array, "... 2"]:
+    """What the noise of reward and cost is multiplied by: their predicted deviations; a logit has none."""
+    spread = jnp.exp((1.0 if noise == "squared" else 0.5) * logvar)
+    return spread * jnp.stack([jnp.ones(()), jnp.where(binary, 0.0, 1.0)])
+
+
 def build_rollout(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> tuple[Callable[[Any], Any], Rollout]:
     """A function that prepares parameters once per fit, and the rollout that reads the prepared parameters.
 
     The rollout is this module's, or the fused one of `models.kernels.ensemble_kernel`.
     """
-    plain: tuple[Callable[[Any], Any], Rollout] = replicate, split_candidates(partial(rollout, settings=settings))
+    each = None if settings.noise == "shared" else jr.split
+    plain: tuple[Callable[[Any], Any], Rollout] = replicate, split_candidates(partial(rollout, settings=settings), each)
     fused_required, gpu = settings.rollout == "fused", jax.default_backend() == "gpu"
     if fused_required and not gpu:
         raise InputError("rollout is fused, and JAX finds no GPU here: choose auto or plain.")
@@ -359,7 +347,9 @@ def build_rollout(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> 
     from capax.models.kernels import ensemble_kernel  # Pallas is slow to import
 
     dtype = product_dtype(settings.products)
-    reason = ensemble_kernel.unsupported_reason(obs_dim, action_dim, settings.hidden, settings.layers, dtype)
+    reason = ensemble_kernel.unsupported_reason(
+        obs_dim, action_dim, settings.hidden, settings.layers, dtype, settings.noise, settings.outcomes
+    )
     if (capability := getattr(jax.devices()[0], "compute_capability", "none")) != ensemble_kernel.COMPUTE_CAPABILITY:
         reason = (
             f"is written for an H100 or H200 (compute capability {ensemble_kernel.COMPUTE_CAPABILITY}, "

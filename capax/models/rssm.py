@@ -8,10 +8,9 @@ from (h, a) and disagree where data are rare: their variance is the uncertainty 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import equinox as eqx
 import jax
@@ -22,63 +21,14 @@ import optax
 from jax import Array
 from jaxtyping import Bool, Float, UInt8
 
-from capax.core.checks import check_size
-from capax.core.settings import Above, Between, OneOf, Whole, settle
 from capax.core.types import Key
 from capax.data.image_episodes import ImageBatch
 from capax.models.convolution import block_kernel, downsample, downsample_blocked, upsample
 from capax.models.layers import GRU, Conv, Dense, Members
+from capax.models.rssm_settings import RSSMSettings as RSSMSettings
 
 GREY_LEVELS = 32
 """Levels that an image is reduced to (5 bits, as in PlaNet). Finer levels are noise, not worth learning."""
-
-
-@dataclass(frozen=True)
-class RSSMSettings:
-    """Sizes and training of the model. The defaults are PlaNet's and the paper's, unless a field says otherwise."""
-
-    deter: Annotated[int, Whole()] = 200
-    """Size of h, the deterministic part of a belief."""
-    stoch: Annotated[int, Whole()] = 30
-    """Size of s, the stochastic part of a belief."""
-    hidden: Annotated[int, Whole()] = 200
-    """Units of a hidden layer."""
-    depth: Annotated[int, Whole()] = 32
-    """Channels of the first convolution. Each later one has twice as many as the one before."""
-    min_sd: Annotated[float, Above()] = 0.1
-    """Smallest standard deviation of s."""
-    free_nats: Annotated[float, Between(0.0, 1e9)] = 3.0
-    """Information (nats per image) that costs nothing in the loss."""
-    members: Annotated[int, Whole()] = 5
-    """Number of networks whose disagreement is the uncertainty."""
-    multiplier: Annotated[float, Above()] = 1000.0
-    """m in 1[logit + κ·m·u > 0]. With the floor, u is about 0.01 where data are dense: κ = 0.1 then adds 1 to the
-    logit, and κ = 1 adds 10, as careful as in the paper. With floor 0, u is about 1e-4, and the published code has
-    m = 10,000 (its table says 100,000)."""
-    floor: Annotated[float, Between(0.0, 1e9)] = 0.1
-    """Smallest standard deviation in u, added in quadrature. Costs are mispredicted for other reasons too, not only
-    where members disagree. The paper's u has floor 0 with multiplier 10,000."""
-    batch: Annotated[int, Whole()] = 16
-    """Sequences drawn per gradient step (PlaNet: 50)."""
-    chunk: Annotated[int, Whole()] = 12
-    """Steps of a sequence (PlaNet: 50)."""
-    updates: Annotated[int, Whole()] = 100
-    """Gradient steps per episode."""
-    signal_weight: Annotated[float, Above()] = 100.0
-    """Weight of the reward and cost errors in the loss; an image has weight 1. The paper has 1."""
-    learning_rate: Annotated[float, Above()] = 1e-3
-    """Adam's learning rate."""
-    adam_epsilon: Annotated[float, Above()] = 1e-4
-    """Adam's ε, added to the root of the second moment."""
-    gradient: Annotated[float, Above()] = 1000.0
-    """Largest norm of a gradient; larger ones are scaled down to it."""
-    products: Annotated[str, OneOf("auto", "float32", "bfloat16")] = "auto"
-    """Type of the matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32
-    elsewhere)."""
-
-    def __post_init__(self) -> None:
-        settle(self)
-        check_size(vars(self), "batch", "chunk", "depth", each=4 * 31 * 31)  # outputs of the first convolution
 
 
 class RSSM(eqx.Module):
@@ -270,8 +220,9 @@ def observe(
     embedded: Float[Array, "T B E"],
     noise: Float[Array, "T B S"],
     min_sd: float,
+    last: Bool[Array, "T B"] | None = None,
 ) -> tuple[Belief, Gaussian, Gaussian]:
-    """`filter_step` over T steps. Every result has a leading T.
+    """`filter_step` over T steps. Every result has a leading T. Over the `last` step of an episode s is not carried.
 
     Only what depends on the last belief runs step by step. The products with actions and images are computed at once.
     """
@@ -280,13 +231,15 @@ def observe(
     image_part = embedded @ net.posterior[0].w[H:] + net.posterior[0].b
 
     def step(belief: Belief, parts: Any) -> tuple[Belief, tuple[Belief, Gaussian]]:
-        action_part, image_part, noise = parts
+        action_part, image_part, noise, last = parts
+        if last is not None:
+            belief = Belief(belief.h, jnp.where(last[:, None], 0.0, belief.s))
         h = net.gru(jax.nn.relu(belief.s @ net.embed.w[:S] + action_part), belief.h)
         posterior = gaussian_from_hidden(net.posterior, h @ net.posterior[0].w[:H] + image_part, min_sd)
         belief = Belief(h, posterior.mean + posterior.sd * noise)
         return belief, (belief, posterior)
 
-    _, (beliefs, posterior) = jax.lax.scan(step, belief, (action_part, image_part, noise))
+    _, (beliefs, posterior) = jax.lax.scan(step, belief, (action_part, image_part, noise, last))
     return beliefs, gaussian(net.prior, beliefs.h, min_sd), posterior
 
 
@@ -302,6 +255,17 @@ def disagreement(
             predicted = jax.nn.relu(predicted)
     ddof = 1 if predicted.shape[0] > 1 else 0
     return predicted, predicted.var(0, ddof=ddof).mean(-1)
+
+
+def member_errors(
+    predicted: Float[Array, "E M S"], s: Float[Array, "M S"], weight: Float[Array, "B E"] | None
+) -> Float[Array, ""]:
+    """Mean squared error of each member, summed over members. A sequence counts as often as the member's bootstrap has it."""
+    squared = jnp.square(predicted - s)
+    if weight is None:
+        return squared.mean((1, 2)).sum()
+    errors = squared.mean(-1).reshape(squared.shape[0], -1, weight.shape[0])  # [E L B]
+    return (errors * weight.T[:, None]).mean((1, 2)).sum()
 
 
 def uncertainty(variance: Float[Array, ...], settings: RSSMSettings) -> Float[Array, ...]:
@@ -326,10 +290,18 @@ def infer_beliefs(
     k_noise, k_grey = jr.split(key)
     image = quantise(jnp.asarray(data.image))
     x = image + dequantisation_noise(k_grey, image.shape) / GREY_LEVELS
+    first = initial_belief((B,), settings)
+    noise = jr.normal(k_noise, (L + 1, B, settings.stoch))
+    if settings.pieces == "anywhere":
+        embedded = encode(net, x[:, 1:].reshape(B * L, *x.shape[2:])).reshape(B, L, -1).swapaxes(0, 1)
+        actions, last = jnp.asarray(data.action).swapaxes(0, 1), None if data.last is None else jnp.asarray(data.last).T
+        found = actions, *observe(net, first, actions, embedded, noise[1:], settings.min_sd, last)
+        standard = Gaussian(first.s, jnp.ones_like(first.s))
+        unused = jnp.zeros_like(actions[0]), first, standard, standard  # of the image that is not used
+        return x, *jax.tree.map(lambda one, part: jnp.concatenate([one[None], part]), unused, found)
     embedded = encode(net, x.reshape(B * (L + 1), *x.shape[2:])).reshape(B, L + 1, -1).swapaxes(0, 1)
     actions = jnp.pad(data.action, ((0, 0), (1, 0), (0, 0))).swapaxes(0, 1)  # [L+1 B A], zeros before the first image
-    noise = jr.normal(k_noise, (L + 1, B, settings.stoch))
-    belief, prior, posterior = observe(net, initial_belief((B,), settings), actions, embedded, noise, settings.min_sd)
+    belief, prior, posterior = observe(net, first, actions, embedded, noise, settings.min_sd)
     return x, actions, belief, prior, posterior
 
 
@@ -343,13 +315,14 @@ def loss(
     """Errors of decoded images, rewards and costs, the KL of posterior and prior, and the members' errors.
 
     Squared errors are summed over pixels. The first image of a piece has no action before it: the belief there starts
-    from zeros, so the image is decoded but its KL does not count.
+    from zeros, so the image is decoded but its KL does not count. Where pieces lie anywhere, it is not used at all.
     """
     B, L = data.reward.shape
     x, actions, belief, prior, posterior = infer_beliefs(net, data, key, settings)
-    feature = belief.feature  # [L+1 B H+S]
-    decoded = decode(net, feature.reshape((L + 1) * B, -1)).reshape(L + 1, B, *x.shape[2:])
-    pixels = jnp.square(decoded - x.swapaxes(0, 1)).sum((2, 3, 4)).mean()
+    feature, unused = belief.feature, int(settings.pieces == "anywhere")  # [L+1 B H+S]
+    shown = x.swapaxes(0, 1)[unused:]
+    decoded = decode(net, feature[unused:].reshape(len(shown) * B, -1)).reshape(shown.shape)
+    pixels = jnp.square(decoded - shown).sum((2, 3, 4)).mean()
     reward = jnp.square(head(net.reward, feature[1:]) - data.reward.T).mean()
     logit = head(net.cost, feature[1:])
     cost = jnp.where(binary, jax.nn.softplus(logit) - data.cost.T * logit, jnp.square(logit - data.cost.T)).mean()
@@ -357,8 +330,9 @@ def loss(
         kl(Gaussian(*(p[1:] for p in posterior)), Gaussian(*(p[1:] for p in prior))), settings.free_nats
     )
     h, s = (jax.lax.stop_gradient(part) for part in belief)
-    predicted, _ = disagreement(net.members, h[:-1].reshape(L * B, -1), actions[1:].reshape(L * B, -1))
-    member_loss = jnp.square(predicted - s[1:].reshape(L * B, -1)).mean((1, 2)).sum()
+    before = h[1:] if settings.one_step == "next" else h[:-1]
+    predicted, _ = disagreement(net.members, before.reshape(L * B, -1), actions[1:].reshape(L * B, -1))
+    member_loss = member_errors(predicted, s[1:].reshape(L * B, -1), data.weight)
     parts = Losses(pixels, reward, cost, kl_loss.mean(), member_loss)
     return pixels + settings.signal_weight * (reward + cost) + parts.kl + member_loss, parts
 

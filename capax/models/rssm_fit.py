@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
 from jax import Array
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 
 from capax.core.types import Key
 from capax.data.device_cache import ImageCache, gather_chunks
@@ -45,28 +45,57 @@ def fit(
     Returns the parameters, the state of the optimiser, the losses averaged over the steps, and `margin_samples` of the
     last pieces.
     """
+    weights, anywhere = bootstrap_weights(pieces, buffer, key, settings), settings.pieces == "anywhere"
     cached = cache.sync(buffer)
     if cached is not None:
         rows, first_rows = cached
-        begins = (first_rows[pieces.episode] + pieces.first).astype(np.int32)
+        which, place, last = buffer.rows(pieces, settings.chunk, anywhere)
+        at = (first_rows[which] + place).astype(np.int32)
         net, optimiser_state, all_losses, samples = fit_on_device(
-            net, optimiser_state, rows, begins, np.bool_(binary), key, settings=settings
+            net,
+            optimiser_state,
+            rows,
+            at,
+            (weights, last if anywhere else None),
+            np.bool_(binary),
+            key,
+            settings=settings,
         )
         return net, optimiser_state, Losses(*(np.mean(part) for part in jax.device_get(all_losses))), samples
     losses = []
     for number in range(len(pieces.first)):
-        batch = buffer.take(SequenceIndex(*(part[number] for part in pieces)), settings.chunk)
+        batch = buffer.take(SequenceIndex(*(part[number] for part in pieces)), settings.chunk, anywhere)
+        batch = batch._replace(weight=None if weights is None else weights[number])
         net, optimiser_state, step_losses = rssm.update(
             net, optimiser_state, batch, np.bool_(binary), jr.fold_in(key, number), settings
         )
         losses.append(step_losses)
     last_batches = (
-        buffer.take(SequenceIndex(*(part[-number] for part in pieces)), settings.chunk)
+        buffer.take(SequenceIndex(*(part[-number] for part in pieces)), settings.chunk, anywhere)
         for number in range(1, 1 + min(MARGIN_BATCHES, len(losses)))
     )
     samples = [margin_samples(net, batch, key, settings) for batch in last_batches]
     joined = jax.tree.map(lambda *parts: np.concatenate(parts), *samples)
     return net, optimiser_state, Losses(*(np.mean(part) for part in zip(*losses, strict=True))), joined
+
+
+def bootstrap_weights(
+    pieces: SequenceIndex, buffer: ImageBuffer, key: Key, settings: RSSMSettings
+) -> Float[np.ndarray, "U B E"] | None:
+    """How often each piece counts for each one-step model. `settings.bootstrap` says what is resampled.
+
+    An episode's counts are drawn once: they depend on its place in the run alone.
+    """
+    if settings.bootstrap == "none":
+        return None
+    E, (U, B) = settings.members, pieces.first.shape
+    if settings.bootstrap == "batch":
+        rng = np.random.default_rng(np.asarray(jr.key_data(key)))
+        return np.moveaxis(rng.multinomial(B, np.full(B, 1.0 / B), (U, E)), 1, 2).astype(np.float32)
+    steps = np.array([len(episode.reward) for episode in buffer.episodes])
+    places = buffer.added - np.cumsum(steps[::-1])[::-1]
+    table = np.stack([np.random.default_rng(int(place)).poisson(1.0, E) for place in places])
+    return table[pieces.episode].astype(np.float32)
 
 
 @batched
@@ -75,26 +104,27 @@ def fit_on_device(
     net: RSSM,
     optimiser_state: Any,
     rows: ImageEpisode,
-    begins: Int[Array, "U B"],
+    at: Int[Array, "U B L+1"],
+    extras: tuple[Float[Array, "U B E"] | None, Bool[Array, "U B L"] | None],
     binary: Bool[Array, ""],
     key: Key,
     settings: RSSMSettings,
 ) -> tuple[RSSM, Any, Losses, Any]:
-    """U gradient steps on the pieces that begin at these rows.
+    """U gradient steps on the pieces whose images are these rows, with the `weight` and `last` of an `ImageBatch`.
 
     Returns the losses of each step, and `margin_samples` of the last pieces.
     """
 
-    def step(carry: tuple[RSSM, Any], number_and_begin: Any) -> tuple[tuple[RSSM, Any], Losses]:
-        number, begin = number_and_begin
-        batch = gather_chunks(rows, begin, settings.chunk)
+    def step(carry: tuple[RSSM, Any], inputs: Any) -> tuple[tuple[RSSM, Any], Losses]:
+        number, at, (weight, last) = inputs
+        batch = gather_chunks(rows, at)._replace(weight=weight, last=last)
         net, optimiser_state, losses = rssm.update(*carry, batch, binary, jr.fold_in(key, number), settings)
         return (net, optimiser_state), losses
 
-    (net, optimiser_state), losses = jax.lax.scan(step, (net, optimiser_state), (jnp.arange(len(begins)), begins))
-    last_begins = begins[-MARGIN_BATCHES:][::-1]
+    (net, optimiser_state), losses = jax.lax.scan(step, (net, optimiser_state), (jnp.arange(len(at)), at, extras))
+    last_ones = jax.tree.map(lambda part: part[-MARGIN_BATCHES:][::-1], (at, extras[1]))
     samples = jax.lax.map(
-        lambda begin: margin_samples(net, gather_chunks(rows, begin, settings.chunk), key, settings), last_begins
+        lambda one: margin_samples(net, gather_chunks(rows, one[0])._replace(last=one[1]), key, settings), last_ones
     )
     return net, optimiser_state, losses, jax.tree.map(jnp.ravel, samples)
 

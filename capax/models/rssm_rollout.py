@@ -5,6 +5,7 @@ Only the recurrence runs step by step. The heads and the members see all steps a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import equinox as eqx
@@ -38,10 +39,9 @@ def prepare_rollout(net: RSSM, settings: RSSMSettings) -> tuple[RSSM | None, Any
 def fused_kernels(settings: RSSMSettings, action_dim: int) -> Any:
     """`models.kernels.rssm_kernels` where rollouts use it, else None.
 
-    It is used on GPUs that it was measured on, unless the model is too large for it or u has no floor: without one, the
-    kernels' u is too coarse.
+    It is used on GPUs that it was measured on, unless the model is too large for it or `unsupported_reason` says why not.
     """
-    if jax.default_backend() != "gpu" or product_dtype(settings.products) != "bfloat16" or settings.floor == 0.0:
+    if jax.default_backend() != "gpu" or unsupported_reason(settings):
         return None
     from capax.models.kernels import rssm_kernels  # Pallas is slow to import
 
@@ -50,14 +50,27 @@ def fused_kernels(settings: RSSMSettings, action_dim: int) -> Any:
     return rssm_kernels if measured and fits else None
 
 
+def unsupported_reason(settings: RSSMSettings) -> str:
+    """The reason why the fused kernels cannot imagine in this way. Empty if they can."""
+    if (dtype := product_dtype(settings.products)) != "bfloat16":
+        return f"they compute bfloat16 products, where products is {dtype}"
+    if settings.floor == 0.0:
+        return "their u is too coarse without a floor"
+    if settings.noise != "shared":
+        return f"they share noise between candidates, where noise is {settings.noise}"
+    return (
+        "" if settings.one_step == "now" else f"they read the h before an action, where one_step is {settings.one_step}"
+    )
+
+
 def rollout(
     params: tuple[RSSM | None, Any], start: Belief, actions: Float[Array, "N H A"], key: Key, *, settings: RSSMSettings
 ) -> Imagined:
     """Imagine each candidate from one belief, or each from its own. `params` come from `prepare_rollout`."""
     N, H, _ = actions.shape
-    return imagine(
-        params, prepare_start(params, start, N, settings), actions, noise(key, H, settings), settings=settings
-    )
+    each = noise_of_each(settings, H)
+    eps = noise(key, H, settings) if each is None else each(key, N)
+    return imagine(params, prepare_start(params, start, N, settings), actions, eps, settings=settings)
 
 
 def noise(key: Key, horizon: int, settings: RSSMSettings) -> Float[Array, "H S"]:
@@ -65,8 +78,20 @@ def noise(key: Key, horizon: int, settings: RSSMSettings) -> Float[Array, "H S"]
     return jr.normal(key, (horizon, settings.stoch)).astype(product_dtype(settings.products))
 
 
-def draw_noise(key: Key, horizon: int, action_dim: int, settings: RSSMSettings) -> Float[Array, "H S"]:
-    """The same noise in the form that rollouts read. It can be drawn for many rollouts at once."""
+def noise_of_each(settings: RSSMSettings, horizon: int) -> Callable[[Key, int], Float[Array, "N H S"]] | None:
+    """A function of a key and a number of candidates that draws noise for each of them; None if they share it."""
+    if settings.noise == "shared":
+        return None
+    return lambda key, count: jax.vmap(lambda one: noise(one, horizon, settings))(jr.split(key, count))
+
+
+def draw_noise(key: Key, horizon: int, action_dim: int, settings: RSSMSettings) -> Any:
+    """The shared noise in the form that rollouts read. It can be drawn for many rollouts at once.
+
+    Where each candidate has its own, the key, from which `noise_of_each` draws.
+    """
+    if settings.noise == "own":
+        return key
     kernels, eps = fused_kernels(settings, action_dim), noise(key, horizon, settings)
     return eps if kernels is None else kernels.pad_noise(eps)
 
@@ -89,20 +114,21 @@ def imagine(
     params: tuple[RSSM | None, Any],
     start: Any,
     actions: Float[Array, "N H A"],
-    noise: Float[Array, "H S"],
+    noise: Float[Array, "*N H S"],
     *,
     settings: RSSMSettings,
 ) -> Imagined:
-    """Imagine each candidate from the starts of `prepare_start`, with noise from `draw_noise`."""
+    """Imagine each candidate from the starts of `prepare_start`, with noise from `draw_noise` or `noise_of_each`."""
     net_cast, packed = params
     N, H, A = actions.shape
     dtype = product_dtype(settings.products)
     if net_cast is not None:
         h, s = recurrence(net_cast, start.h, start.s, actions, noise, min_sd=settings.min_sd, dtype=dtype)  # [H N ·]
         reward, cost = (part.T.astype(jnp.float32) for part in heads(net_cast, h, s))
-        previous_h = jnp.concatenate([jnp.broadcast_to(start.h, (1, *h.shape[1:])), h[:-1]])
+        if settings.one_step == "now":
+            h = jnp.concatenate([jnp.broadcast_to(start.h, (1, *h.shape[1:])), h[:-1]])
         moves = actions.swapaxes(0, 1).astype(dtype)
-        rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (previous_h, moves))
+        rows = (part.reshape(H * N, -1).astype(jnp.float32) for part in (h, moves))
         u = disagreement(net_cast.members, *rows)[1].reshape(H, N).T
     else:
         kernels, sizes = (
@@ -127,9 +153,17 @@ def heads(net: RSSM, h: Float[Array, "... H"], s: Float[Array, "... S"]) -> tupl
 
 
 def recurrence(
-    net: RSSM, h: Any, s: Any, actions: Float[Array, "N H A"], noise: Float[Array, "H S"], *, min_sd: float, dtype: Any
+    net: RSSM,
+    h: Any,
+    s: Any,
+    actions: Float[Array, "N H A"],
+    noise: Float[Array, "*N H S"],
+    *,
+    min_sd: float,
+    dtype: Any,
 ) -> tuple[Any, Any]:
     """The h and s that each candidate leads to, with a leading step dimension."""
+    noise = jnp.moveaxis(noise, -2, 0)  # [H S] or [H N S]
     stoch, deter = s.shape[-1], h.shape[-1]
     first = Belief(*(jnp.broadcast_to(part, (actions.shape[0], part.shape[-1])) for part in (h, s)))
     action_part = actions.swapaxes(0, 1).astype(dtype) @ net.embed.w[stoch:] + net.embed.b  # [H N D]

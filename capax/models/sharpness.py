@@ -17,6 +17,7 @@ from numpy import ndarray as Array
 
 from capax.core.types import Key
 from capax.data.transitions import TransitionBuffer
+from capax.kappa.binary import safety_margins
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 
@@ -40,14 +41,26 @@ def sharpened(
 ) -> Scaling:
     """The scaling with which the model's logits fit the costs of the buffer best."""
     index = np.asarray(jr.randint(key, (TRIED_STEPS,), 0, buffer.size))
-    logit = np.asarray(_predicted(params, buffer.obs[index], buffer.action[index], key, settings))
-    scale = params[1]
+    logit, _ = _predicted(params, buffer.obs[index], buffer.action[index], key, settings)
+    scale, logit = params[1], np.asarray(logit)
     return scale._replace(target_sd=scale.target_sd.at[-1].multiply(sharpness(logit, buffer.cost[index])))
 
 
+def step_margins(
+    params: tuple[Ensemble, Scaling], buffer: TransitionBuffer, key: Key, settings: EnsembleSettings
+) -> tuple[float, ...]:
+    """Margins of good steps of the buffer, for rules that choose κ by them where costs count as flags."""
+    index = np.asarray(jr.randint(key, (TRIED_STEPS,), 0, buffer.size))
+    logit, u = _predicted(params, buffer.obs[index], buffer.action[index], key, settings)
+    return safety_margins(np.asarray(logit), np.asarray(u), buffer.cost[index], buffer.reward[index])
+
+
 @partial(jax.jit, static_argnames="settings")
-def _predicted(params: Any, obs: Any, action: Any, key: Key, settings: EnsembleSettings) -> Any:
-    def imagine_step(obs: Any, action: Any) -> Any:
-        return ensemble.rollout(params, obs, action[None, None], key, settings=settings).cost.mean()
+def _predicted(params: Any, obs: Any, action: Any, key: Key, settings: EnsembleSettings) -> tuple[Any, Any]:
+    """Logits and uncertainties of single steps, averaged over particles."""
+
+    def imagine_step(obs: Any, action: Any) -> tuple[Any, Any]:
+        imagined = ensemble.rollout(params, obs, action[None, None], key, settings=settings)
+        return imagined.cost.mean(), imagined.uncertainty.mean()
 
     return jax.vmap(imagine_step)(obs, action)

@@ -61,6 +61,9 @@ class CEM:
     clip: Annotated[bool, Flag()] = False
     """Whether actions beyond the range are clipped to its bounds (PlaNet). Otherwise they are drawn within the range
     (the published PETS)."""
+    ties: Annotated[str, OneOf("danger", "order")] = "danger"
+    """Order of plans with equally many flagged steps, where too few are feasible: by how close their logits are to a cost, or
+    (order: published code) as they were drawn."""
     keep: Annotated[float, Between(0.0, 1.0)] = 0.0
     """Share of the elites, rounded down, that enter the next round's population unchanged."""
     execute: Annotated[str, OneOf("mean", "best")] = "mean"
@@ -187,7 +190,7 @@ def plan(
         fresh = candidates_around(mean, jnp.sqrt(variance), noise, cem.colour, cem.clip)
         actions = jnp.concatenate([fresh, extra])  # [N H A]
         imagined = rollout(params, start, actions, rollout_inputs)
-        scores = score_candidates(imagined, terms, budget=budget, flags=flags)
+        scores = score_candidates(imagined, terms, budget=budget, flags=flags, break_ties=cem.ties == "danger")
         rank = rank_candidates(scores)
         offset = actions - mean  # keeps squares small, so both moments come from one pass
         shift, square = jnp.split(

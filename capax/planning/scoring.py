@@ -90,11 +90,12 @@ def charged_mean(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate
     return jnp.where(jnp.isnan(rate), lived / steps, whole).mean(-1)
 
 
-def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: bool) -> Scores:
+def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: bool, break_ties: bool = True) -> Scores:
     """Return, cost and feasibility of each candidate.
 
     `budget`: the limit is on the rest of the episode, not on the plan's mean. `flags`: a binary cost counts as 1 once
-    logit + κu > 0; otherwise as its probability, plus κu. A candidate with any non-finite value is infeasible, has
+    logit + κu > 0; otherwise as its probability, plus κu. `break_ties`: of equally many flags, those are less dangerous whose
+    logits are farther from a cost. A candidate with any non-finite value is infeasible, has
     return −∞ and cost +∞.
     """
     raw, u, alive, rate = imagined.cost, imagined.uncertainty, imagined.alive, terms.termination_cost
@@ -113,7 +114,7 @@ def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: b
         reward = reward.mean((1, 2)) * raw.shape[-1]
     finite = jnp.isfinite(sum(charges) + reward)  # then so is all that they are sums of
     earned, cost, u, penalised, logit = (jnp.where(finite, part, jnp.inf) for part in (reward, *charges))
-    ties = terms.binary & finite & flags
+    ties = terms.binary & finite & (flags and break_ties)
     return Scores(
         earned=jnp.where(finite, earned, -jnp.inf),
         cost=cost,

@@ -13,6 +13,7 @@ from rich.table import Table
 from capax.core.checks import is_number, short_repr
 from capax.core.errors import InputError
 from capax.runs import folder
+from capax.runs.config import RunConfig
 from capax.runs.run import EPISODES, INTERRUPTED, RECENT, Run
 from capax.runtime.terminal import CleanConsole, line
 
@@ -34,7 +35,7 @@ def report(runs: Sequence[Run | str | Path] | Run | str | Path, out: str | Path)
     if path.suffix.lower() != ".png" or not path.parent.is_dir():
         raise InputError(f"the picture is {path}: name a .png in a folder that exists.")
     for run in opened:
-        shown = run.config.cost_name, "return", "discounted_return"  # an unreadable configuration is refused first
+        shown = run.config.cost_name, *run.config.return_names  # an unreadable configuration is refused first
         _check(run.folder / EPISODES, run.episodes, shown)
         _check(run.folder / INTERRUPTED, run.interrupted, (), may_lack=("cost", "discounted_cost"))
     from capax.reporting.training import draw_curves  # Matplotlib takes a while to import
@@ -52,7 +53,7 @@ def summaries(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 def check_rows(run: Run) -> None:
     """Refuse a run whose rows lack what tables show."""
-    _check(run.folder / EPISODES, run.episodes, ("return", "cost", run.config.cost_name))
+    _check(run.folder / EPISODES, run.episodes, (*run.config.return_names, "cost", run.config.cost_name))
 
 
 def _check(
@@ -90,8 +91,10 @@ def _summary(run: Run) -> dict[str, Any]:
         "steps": rows[-1]["steps"] if rows else 0,
         "episodes": len(rows),
         "return": mean("return"),
+        "discounted_return": mean("discounted_return") if "discounted_return" in config.return_names else None,
         "cost": mean(config.cost_name),
         "limit": config.cost_limit,
+        "limits_within_episode": config.limits_within_episode,
         "planned_violations": sum(bool(row["violation"]) for row in planned),
         "planned_episodes": len(planned),
         "random_violations": sum(bool(row["violation"]) for row in rows)
@@ -102,28 +105,51 @@ def _summary(run: Run) -> dict[str, Any]:
 
 def print_table(runs: Sequence[Run]) -> None:
     """Print the summaries."""
+    rows = summaries(runs)
+    both = any(row["discounted_return"] is not None for row in rows)
     headings = (
         "run",
         "method",
         "seed",
         "steps",
         f"return, last {RECENT}",
+        *["discounted"] * both,
         "cost / limit",
         "violations planned",
         "random",
     )
     table = Table(*headings, box=None)
-    for row in summaries(runs):
+    for row in rows:
         limit = "none" if row["limit"] is None else f"{row['limit']:g}"
         cells = (
             row["run"],
             row["method"],
             f"{row['seed']}",
             f"{row['steps']}",
-            "" if row["return"] is None else f"{row['return']:.4g}",
+            _mean_text(row["return"]),
+            *[_mean_text(row["discounted_return"])] * both,
             "" if row["cost"] is None else f"{row['cost']:.4g} / {limit}",
             f"{row['planned_violations']} of {row['planned_episodes']}",
             f"{row['random_violations']} of {row['random_episodes']}",
         )
         table.add_row(*map(line, cells))
-    CleanConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH).print(table)
+    console = CleanConsole(width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+    console.print(table)
+    if note := mixed_note([run.config for run in runs]):
+        console.print(line(note), soft_wrap=True)
+
+
+def _mean_text(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def mixed_note(configs: Sequence[RunConfig]) -> str:
+    """A sentence for runs of which some limit plans within an episode and others, whose rule could not, do not."""
+    adaptive = [config for config in configs if config.kappa is not None]
+    limiting = {config.limits_within_episode for config in adaptive}
+    if len(limiting) < 2:
+        return ""
+    return (
+        "not like for like: conformal also limits plans, or changes κ, within an episode, and the others do not "
+        "(--set within_episode=false switches that off)."
+    )

@@ -23,10 +23,14 @@ COLOURS = ("#1f5fbf", "#d1495b", "#2a9d5c", "#8d6cab", "#e0a030")
 def draw_curves(runs: list[Run]) -> bytes:
     """Draw return, cost and κ of runs as a PNG.
 
-    The cost panel shows the limit and marks violations (hollow in random episodes) and interrupted episodes.
-    The third panel shows κ, or κ·m if the multipliers m differ. Runs of the same method have the same colour.
+    Plain and discounted return have a panel each where the limit, or the paper's returns, are discounted. The cost panel
+    shows the limit and marks violations (hollow in random episodes) and interrupted episodes. The last panel shows κ, or
+    κ·m if the multipliers m differ. Runs of the same method have the same colour.
     """
-    figure, axes = plt.subplots(1, 3, figsize=(12, 3.4), layout="constrained")
+    returns = max((run.config.return_names for run in runs), key=len)
+    panels = len(returns) + 2
+    figure, every = plt.subplots(1, panels, figsize=(4 * panels, 3.4), layout="constrained")
+    axes = every[-3:]  # those of the last return, of the cost and of κ
     colours: dict[str, str] = {}
     interrupted_count, random_count, rates_differ = 0, 0, len({run.config.violation_rate for run in runs}) > 1
     same_multiplier = len({*map(_multiplier, runs)}) == 1
@@ -39,8 +43,8 @@ def draw_curves(runs: list[Run]) -> bytes:
         cost_key = config.cost_name
         x = [row["steps"] / 1000 for row in rows]
         style: dict[str, Any] = {"color": colour, "lw": 1.3, "label": plain(name) if first_of_method else None}
-        return_key = "discounted_return" if config.kind == "image" else "return"  # as in the paper's tables
-        axes[0].plot(x, [row[return_key] for row in rows], **style)
+        for axis, return_key in zip(every, returns, strict=False):
+            axis.plot(x, [row.get(return_key, np.nan) for row in rows], **style)
         axes[1].plot(x, [row[cost_key] for row in rows], **style)
         for is_random, fill in ((False, colour), (True, "none")):
             violations = [
@@ -62,7 +66,7 @@ def draw_curves(runs: list[Run]) -> bytes:
             axes[1].axhline(config.cost_limit, color="0.3", lw=1, ls="--")
     marks = "dots: above the limit" + (", hollow: random" if random_count else "")
     marks += ", crosses: interrupted" if interrupted_count else ""
-    for axis, title in zip(axes, (return_key, f"{cost_key} ({marks})", "κ" if same_multiplier else "κ·m"), strict=True):
+    for axis, title in zip(every, (*returns, f"{cost_key} ({marks})", "κ" if same_multiplier else "κ·m"), strict=True):
         axis.set_title(title.replace("_", " "), fontsize=10)
         axis.set_xlabel("thousand steps")
         axis.spines[["top", "right"]].set_visible(False)

@@ -238,6 +238,19 @@ class RunConfig:
         return tuple(map(float, low)), tuple(map(float, high))
 
     @property
+    def return_names(self) -> tuple[str, ...]:
+        """Keys of a row's returns that are shown together: both where the limit is discounted, or where the paper's returns are
+        (images), so that return and cost are never compared in different conventions."""
+        both = self.kind != "finite" and (self.discounted or self.kind == "image")
+        return ("return", "discounted_return") if both else ("return",)
+
+    @property
+    def limits_within_episode(self) -> bool:
+        """Whether the rule for κ lowers the limit of plans, or changes κ, within an episode, which other rules do not."""
+        constant = self.kind == "finite" or not (self.discounted or self.kind == "image")
+        return self.kappa == "conformal" and not constant and bool(self.rule.get("within_episode", True))
+
+    @property
     def cost_name(self) -> str:
         """The key of a row whose cost the limit is on."""
         return "discounted_cost" if self.discounted else "cost"

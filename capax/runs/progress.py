@@ -147,7 +147,7 @@ class ProgressLine:
             sign, style = (">", "red") if row["violation"] else ("/", "green")
             limit = "" if row["limit"] in (None, math.inf) else f"{sign}{compact(row['limit'])}"
             parts.insert(0, Text(f"ep {row['episode']}"))
-            parts.append(Text(f"{'ret' if short else 'return'} {compact(row['return'])}"))
+            parts.append(Text(f"{'ret' if short else 'return'} {self._returns(row)}"))
             parts.append(Text(f"cost {compact(cost)}{limit}", style))
             parts.append(Text(f"viol {violations(row, short)}"))
             if row["phase"] == "random":
@@ -157,6 +157,13 @@ class ProgressLine:
         if rate and self._done < self._steps:
             parts.append(Text(f"{duration((self._steps - self._done) / rate)} left"))
         return parts
+
+    def _returns(self, row: Mapping[str, Any]) -> str:
+        """The return and, where the limit is on the discounted cost, the discounted return."""
+        discounted = row.get("discounted_return")
+        if not self._discounted or discounted is None or discounted == row["return"]:
+            return compact(row["return"])
+        return f"{compact(row['return'])} (discounted {compact(discounted)})"
 
     def _rate(self) -> float | None:
         """Steps per second since the oldest time that is remembered."""

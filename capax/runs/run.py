@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,13 +88,13 @@ class Run:
         if not rows:
             return f"{self.folder}: {head}, no episode yet"
         last, cost = rows[-RECENT:], config.cost_name
-        mean = {name: sum(row[name] for row in last) / len(last) for name in ("return", cost)}
+        mean = {name: sum(row[name] for row in last) / len(last) for name in (*config.return_names, cost)}
         stopped = self.interrupted
         also = f"; {len(stopped)} more interrupted, with {violations_in_words(stopped)}" if stopped else ""
         limit = "no limit" if config.cost_limit is None else f"limit {config.cost_limit:g}"
         return (
             f"{self.folder}: {head}, {len(rows)} episodes, {rows[-1]['steps']} steps; last {len(last)}: "
-            f"return {mean['return']:.4g}, {cost.replace('_', ' ')} {mean[cost]:.4g} ({limit}); "
+            f"{_in_words(mean, config.return_names)}, {_in_words(mean, (cost,))} ({limit}); "
             f"{violations_in_words(rows)}{also}{_bound_in_words(rows)}"
         )
 
@@ -117,7 +117,7 @@ class Run:
             }
             if rows:
                 last, cost = rows[-RECENT:], config.cost_name
-                for name in ("return", cost):
+                for name in (*config.return_names, cost):
                     value = sum(row[name] for row in last) / len(last)
                     cells[f"{name.replace('_', ' ')}, mean of the last {len(last)}"] = f"{value:.4g}"
         except InputError as error:
@@ -128,6 +128,10 @@ class Run:
             f"<tr><th>{html.escape(name)}</th><td>{html.escape(str(value))}</td></tr>" for name, value in cells.items()
         )
         return f"<table>{''.join(lines)}</table>"
+
+
+def _in_words(means: Mapping[str, float], names: Sequence[str]) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {means[name]:.4g}" for name in names)
 
 
 def _bound_in_words(rows: Sequence[dict[str, Any]]) -> str:

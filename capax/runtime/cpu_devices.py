@@ -58,19 +58,24 @@ def replicate(tree: Any) -> Any:
     return tree if devices is None else jax.device_put(tree, NamedSharding(devices, PartitionSpec()))
 
 
-def split_candidates(rollout: Callable[..., Any]) -> Callable[..., Any]:
-    """The same rollout with its candidates split between the devices. Its parameters come from `replicate`."""
+def split_candidates(rollout: Callable[..., Any], each: Callable[[Any, int], Any] | None = None) -> Callable[..., Any]:
+    """The same rollout with its candidates split between the devices. Its parameters come from `replicate`.
+
+    All candidates share the last argument, the key; or `each(key, count)` makes a row of it for each of them.
+    """
     devices = mesh()
     if devices is None:
-        return rollout
+        return rollout if each is None else lambda *inputs: rollout(*inputs[:3], each(inputs[3], len(inputs[2])))
     whole, split = PartitionSpec(), PartitionSpec("share")
+    of_key = whole if each is None else split
     sharded = jax.shard_map(
-        rollout, mesh=devices, in_specs=(whole, whole, split, whole), out_specs=split, check_vma=False
+        rollout, mesh=devices, in_specs=(whole, whole, split, of_key), out_specs=split, check_vma=False
     )
 
     @wraps(rollout)
     def split_rollout(params: Any, start: Any, actions: Any, key: Any) -> Any:
         padded = jnp.pad(actions, ((0, -len(actions) % SHARES), (0, 0), (0, 0)))
-        return jax.tree.map(lambda part: part[: len(actions)], sharded(params, start, padded, key))
+        last = key if each is None else each(key, len(padded))
+        return jax.tree.map(lambda part: part[: len(actions)], sharded(params, start, padded, last))
 
     return split_rollout

@@ -13,6 +13,7 @@ from capax.core.contracts import Kind
 from capax.core.errors import InputError
 from capax.core.registry import Registry
 from capax.core.settings import values_of
+from capax.kappa.base import MAX_KAPPA
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,10 @@ class Preset:
     """What differs in addition under an undiscounted limit, for tasks with vectors."""
     base: str = "paper"
     """The preset that is changed."""
+    kappa: str | None = None
+    """The rule for κ where the user names none; None: that of the base, or else the default of the kind of task."""
+    rules: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Parameters of rules for κ that differ, by the name of the rule."""
     methods: tuple[str, ...] | None = None
     """Methods that it changes; others keep their sizes. None: all that have these settings."""
 
@@ -50,11 +55,27 @@ FAST_IMAGE: dict[str, Any] = dict(
     population=100, elites=12, colour=0.5, keep=0.3, execute="best", start_steps=500,
 )  # fmt: skip
 FAST_BUDGET: dict[str, Any] = dict(hidden=128, horizon=40, execute="mean", sampled=0.25)
+PUBLISHED: dict[str, Any] = dict(
+    targets="raw", noise="squared", outcomes="sample", clamp=100.0, floor=0.0, least_updates=0, batches="passes",
+    undiscounted_limit="pace", binary_costs="flag", termination_cost=0.0, ties="order", products="float32",
+)  # fmt: skip
+PUBLISHED_IMAGE: dict[str, Any] = dict(
+    one_step="next", noise="own", pieces="anywhere", batch=50, chunk=49, signal_weight=1.0, floor=0.0, multiplier=10_000.0,
+    hold=1, episodes_per_fit=1, clip=True, ties="order", products="float32",
+)  # fmt: skip
 PRESETS: Registry[Preset] = Registry(
-    "preset", {"paper": Preset("paper", {}), "fast": Preset("fast", FAST, FAST_IMAGE, FAST_BUDGET)}
+    "preset",
+    {
+        "paper": Preset("paper", {}),
+        "fast": Preset("fast", FAST, FAST_IMAGE, FAST_BUDGET),
+        "published": Preset(
+            "published", PUBLISHED, PUBLISHED_IMAGE, kappa="adam", rules={"adam": {"least": -MAX_KAPPA}}
+        ),
+    },
 )
-"""`paper`: the hyper-parameter table and the published code, for a GPU. `fast`: the same algorithm with about a hundredth of
-the model evaluations per plan."""
+"""`paper`: the sizes of the hyper-parameter table with capax's own conventions, for a GPU. `published`: the same sizes with the
+conventions of the authors' code (docs/published.md). `fast`: the conventions of `paper` with about a hundredth of the model
+evaluations per plan."""
 
 
 def default_preset() -> str:
@@ -70,6 +91,19 @@ def preset_settings(settings: Any, method: str, kind: Kind, preset: str, budget:
     own = chosen.changes(kind, budget)
     applies = {*own} <= setting_names(settings) if chosen.methods is None else method in chosen.methods
     return changed(settings, own) if settings is not None and applies else settings
+
+
+def preset_kappa(preset: str) -> str | None:
+    """The rule for κ that a preset, or its base, names."""
+    chosen = PRESETS.find(preset)
+    return chosen.kappa if chosen.kappa is not None or preset == "paper" else preset_kappa(chosen.base)
+
+
+def preset_rule(preset: str, kappa: str) -> dict[str, Any]:
+    """Parameters of a rule that a preset or its base changes."""
+    chosen = PRESETS.find(preset)
+    base = {} if preset == "paper" else preset_rule(chosen.base, kappa)
+    return {**base, **chosen.rules.get(kappa, {})}
 
 
 def setting_names(settings: Any) -> set[str]:

@@ -30,6 +30,8 @@ from capax.training.presets import (
     as_table,
     changed,
     default_preset,
+    preset_kappa,
+    preset_rule,
     preset_settings,
     setting_names,
     setting_of,
@@ -87,7 +89,8 @@ def resolve(request: Request, task: GymTask | FiniteTask, before: RunConfig | No
     `before` is the configuration of a run that is to continue; what was left open is taken from there.
     """
     method = find_method(request.method, task.kind)
-    kappa, kappa_name = _kappa(request, method, task.kind)
+    preset = _preset(request, task.kind, before)
+    kappa, kappa_name = _kappa(request, method, task.kind, preset)
     if not method.random_start and (request.initial_policy is not None or request.initial_data is not None):
         raise InputError(f"{method.name} learns from its own episodes alone: omit initial_data and initial_policy.")
     if not isinstance(request.discounted, bool | np.bool_ | None):
@@ -119,10 +122,17 @@ def resolve(request: Request, task: GymTask | FiniteTask, before: RunConfig | No
     rate = as_rate(rate)  # checked whether it is used or not
     if isinstance(task, FiniteTask):
         return RunConfig(**common, **_of_world(request, task, kappa_name, rate))
-    return RunConfig(**common, violation_rate=rate, **_of_env(request, task, method, kappa_name, rate, before))
+    return RunConfig(**common, violation_rate=rate, **_of_env(request, task, method, kappa_name, rate, preset, before))
 
 
-def _kappa(request: Request, method: Method, kind: Kind) -> tuple[Any, str | float | None]:
+def _preset(request: Request, kind: Kind, before: RunConfig | None) -> str:
+    """The preset of a run. A finite world has no settings."""
+    if kind == "finite":
+        return "paper"
+    return request.preset or (None if before is None else before.preset) or default_preset()
+
+
+def _kappa(request: Request, method: Method, kind: Kind, preset: str) -> tuple[Any, str | float | None]:
     """The chosen rule, and what the configuration calls it."""
     if not method.chooses_kappa:
         if request.kappa is not None:
@@ -130,7 +140,8 @@ def _kappa(request: Request, method: Method, kind: Kind) -> tuple[Any, str | flo
                 f"kappa is {short_repr(request.kappa)}, but --method {method.name} has no κ to choose: omit it, or use cap."
             )
         return None, None
-    kappa = checked_kappa(rules_of(kind)[0] if request.kappa is None else request.kappa, kind)
+    default = preset_kappa(preset) or rules_of(kind)[0]
+    kappa = checked_kappa(default if request.kappa is None else request.kappa, kind)
     return kappa, kappa.name if isinstance(kappa, CheckedRule) else kappa
 
 
@@ -140,10 +151,10 @@ def _of_env(
     method: Method,
     kappa: str | float | None,
     rate: float,
+    preset: str,
     before: RunConfig | None,
 ) -> dict[str, Any]:
     """The fields of the configuration that follow from an environment."""
-    preset = request.preset or (None if before is None else before.preset) or default_preset()
     discounted = bool(task.discounted if request.discounted is None else request.discounted)
     settings, rule = _settings(request, task.kind, method, kappa, rate, preset, budget=not discounted)
     limit = check_limit(task.cost_limit if request.cost_limit is None else request.cost_limit)
@@ -203,7 +214,7 @@ def _settings(
     request: Request, kind: Kind, method: Method, kappa: str | float | None, rate: float, preset: str, *, budget: bool
 ) -> tuple[Any, dict[str, Any]]:
     """The method's settings, and the parameters of the rule that differ from its defaults."""
-    parameters, rule = _rule_of(request, kind, kappa, rate)
+    parameters, rule = _rule_of(request, kind, kappa, rate, preset)
     rest = {name: value for name, value in as_changes(request.settings).items() if name not in parameters}
     if request.termination_cost is not None:
         if kind == "image" or "termination_cost" not in setting_names(method.settings[kind]):
@@ -220,14 +231,15 @@ def _settings(
 
 
 def _rule_of(
-    request: Request, kind: Kind, kappa: str | float | None, rate: float
+    request: Request, kind: Kind, kappa: str | float | None, rate: float, preset: str = "paper"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The parameters of the chosen rule with their defaults, and those that the user's settings change, checked."""
+    """The parameters of the chosen rule with their defaults, and those that the preset or the user changes, checked."""
     own_rule = callable(getattr(request.kappa, "update", None))
     if own_rule or not isinstance(kappa, str) or kappa not in RULES:
         return {}, {}
     parameters = rule_settings(kappa, kind, rate)
-    changes = {name: value for name, value in as_changes(request.settings).items() if name in parameters}
+    own = {name: value for name, value in as_changes(request.settings).items() if name in parameters}
+    changes = {**preset_rule(preset, kappa), **own}
     rule = make_rule(kappa, kind, rate, changes)
     return parameters, {name: getattr(rule, name) for name in changes}
 

@@ -71,7 +71,8 @@ def train(
     episode that the environment truncates shows it.
 
     `kappa` is a rule's name, a number for a κ that stays, or a rule of your own. `preset` is `fast` where JAX has no GPU and
-    `paper` where it has one. An episode that has begun is played to its end, so the last one may pass `steps`.
+    `paper` where it has one; `published` has the conventions of the authors' code (docs/published.md). An episode that has
+    begun is played to its end, so the last one may pass `steps`.
 
     The run is a folder, `out` (None: `runs/NAME-METHOD-SEED`). With `resume`, a run that exists is continued instead of
     refused; with `force`, it is overwritten. `loggers` get every row in addition to `episodes.jsonl` (None: TensorBoard if

@@ -51,7 +51,8 @@ def from_device(device: ImageCache, frames: ImageBuffer, pieces: SequenceIndex, 
     cached = device.sync(frames)
     assert cached is not None
     rows, begins = cached
-    return device_cache.gather_chunks(rows, jax.numpy.asarray(begins[pieces.episode] + pieces.first), chunk)
+    which, place, _ = frames.rows(pieces, chunk)
+    return device_cache.gather_chunks(rows, jax.numpy.asarray(begins[which] + place))
 
 
 @pytest.mark.parametrize("capacity", [20, 45, 10**4])

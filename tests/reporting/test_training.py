@@ -22,7 +22,14 @@ def write_run(folder: Path, seed: int, multiplier: float, kappa: float | None) -
         image=(64, 64, 3), action_low=(-1.0,), action_high=(1.0,), action_shape=(1,), commit="1234567",
     )  # fmt: skip
     rows = [
-        {"steps": 1000 * k, "cost": float(k % 2), "violation": k % 2 > 0, "kappa": kappa, "discounted_return": k}
+        {
+            "steps": 1000 * k,
+            "cost": float(k % 2),
+            "violation": k % 2 > 0,
+            "kappa": kappa,
+            "return": 2 * k,
+            "discounted_return": k,
+        }
         for k in (1, 2, 3)
     ]
     folder.mkdir()
@@ -46,8 +53,9 @@ def draw_panels(tmp_path, monkeypatch):
 
 
 def test_panels_show_the_rows(draw_panels):
-    returns, costs, kappa = draw_panels(100.0, 100.0)
-    assert [axis.get_title() for axis in (returns, kappa)] == ["discounted return", "κ"]
+    plain, returns, costs, kappa = draw_panels(100.0, 100.0)
+    assert [axis.get_title() for axis in (plain, returns, kappa)] == ["return", "discounted return", "κ"]
+    assert plain.lines[0].get_xydata().tolist() == [[1, 2], [2, 4], [3, 6]]
     assert returns.lines[0].get_xydata().tolist() == [[1, 1], [2, 2], [3, 3]]
     assert costs.collections[0].get_offsets().tolist() == [[1, 1], [3, 1]]  # violations
     assert {*kappa.lines[0].get_ydata()} == {0.5}
@@ -61,10 +69,10 @@ def test_violations_of_random_episodes_are_hollow(tmp_path, monkeypatch):
     rows = [{**first, "phase": "random"}, *rest]
     (run.folder / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     training.draw_curves([run])
-    planned, random, *_ = figures[0].axes[1].collections
+    planned, random, *_ = figures[0].axes[2].collections
     assert planned.get_offsets().tolist() == [[3, 1]] and len(planned.get_facecolor()) == 1
     assert random.get_offsets().tolist() == [[1, 1]] and len(random.get_facecolor()) == 0
-    assert "hollow: random" in figures[0].axes[1].get_title()
+    assert "hollow: random" in figures[0].axes[2].get_title()
 
 
 def test_a_method_without_kappa_has_an_empty_kappa_curve(draw_panels):
@@ -82,7 +90,7 @@ def test_a_matplotlibrc_changes_nothing(draw_panels, monkeypatch):
     # it may lie in the current folder
     monkeypatch.setitem(matplotlib.rcParams, "text.usetex", True)
     monkeypatch.setitem(matplotlib.rcParams, "axes.facecolor", "red")
-    returns, _, _ = draw_panels(1.0)
+    returns, *_ = draw_panels(1.0)
     assert returns.get_facecolor()[:3] == (1.0, 1.0, 1.0) and not returns.title.get_usetex()
     assert matplotlib.rcParams["axes.facecolor"] == "red"
 

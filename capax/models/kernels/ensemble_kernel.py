@@ -95,8 +95,14 @@ def padded_size(size: int) -> int:
     return -(-size // PAD_MULTIPLE) * PAD_MULTIPLE
 
 
-def unsupported_reason(states: int, actions: int, hidden: int, layers: int, dtype: Any) -> str:
-    """The reason why the kernel cannot run an ensemble of these sizes. Empty if it can."""
+def unsupported_reason(
+    states: int, actions: int, hidden: int, layers: int, dtype: Any, noise: str = "shared", outcomes: str = "mean"
+) -> str:
+    """The reason why the kernel cannot run an ensemble of these sizes, or imagine in this way. Empty if it can."""
+    if noise != "shared":
+        return f"shares its noise between candidates, where noise is {noise}"
+    if outcomes != "mean":
+        return f"predicts mean rewards and costs, where outcomes is {outcomes}"
     shape = Shape.of(states, actions, hidden, layers)
     if jnp.dtype(dtype) != jnp.bfloat16:
         return f"computes bfloat16 products, where the setting is {jnp.dtype(dtype)}"
