@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from capax.core.contracts import Kind
-from capax.core.settings import describe
+from capax.core.settings import SettingInfo, describe
 from capax.kappa.conformal import DEFAULT_RATE
 from capax.kappa.rules import RULES, make_rule, rule_settings, rules_of
 from capax.runtime.terminal import CleanConsole, line
 from capax.training.methods import METHODS, Method
-from capax.training.presets import default_preset, preset_settings
+from capax.training.presets import default_preset, preset_rule, preset_settings
 
 OBSERVATIONS: dict[Kind, str] = {"vector": "vectors", "image": "images", "finite": "states of a finite world"}
 """Observations of each kind of task, in words."""
@@ -28,6 +28,7 @@ class SettingRow(NamedTuple):
     name: str
     paper: Any
     """Its value with the preset `paper`, which is the default of the settings."""
+    published: Any
     fast: Any
     fast_undiscounted: Any
     """Its value with the preset `fast` where the limit is undiscounted."""
@@ -50,8 +51,11 @@ def groups_of(method: str | None) -> list[Group]:
         for kind, settings in entry.settings.items():
             if settings is None:
                 continue
-            fast, budget = (preset_settings(settings, entry.name, kind, "fast", budget) for budget in (False, True))
-            names, kinds, _ = groups.setdefault((settings, fast, budget), ([], [], _rows(settings, fast, budget)))
+            presets = tuple(
+                preset_settings(settings, entry.name, kind, preset, budget)
+                for preset, budget in (("published", False), ("fast", False), ("fast", True))
+            )
+            names, kinds, _ = groups.setdefault((settings, *presets), ([], [], _rows(settings, *presets)))
             for item, items in ((entry.name, names), (OBSERVATIONS[kind], kinds)):
                 if item not in items:
                     items.append(item)
@@ -72,7 +76,9 @@ def _rule_groups() -> list[Group]:
                 kinds_of.setdefault(tuple(rule_settings(name, kind, DEFAULT_RATE).items()), []).append(kind)
         for parameters, kinds in kinds_of.items():
             where = f" (observations are {' or '.join(OBSERVATIONS[kind] for kind in kinds)})"
-            rows = [row for row in _rows(make_rule(name, kinds[0], DEFAULT_RATE)) if row.name in dict(parameters)]
+            rule = make_rule(name, kinds[0], DEFAULT_RATE)
+            published = make_rule(name, kinds[0], DEFAULT_RATE, preset_rule("published", name))
+            rows = [row for row in _rows(rule, published, rule, rule) if row.name in dict(parameters)]
             groups.append(Group(f"--kappa {name}{where if len(kinds_of) > 1 else ''}", rows))
     return groups
 
@@ -88,13 +94,13 @@ def _chosen(method: str | None) -> list[Method]:
 
 def _rows(settings: Any, *presets: Any) -> list[SettingRow]:
     """The settings with their defaults, and with their values in presets."""
-    fast, budget = (
-        {info.name: info.default for info in describe(preset)} for preset in presets or (settings, settings)
-    )
-    return [
-        SettingRow(info.name, info.default, fast[info.name], budget[info.name], info.wanted, info.meaning)
-        for info in describe(settings)
-    ]
+    values = [{info.name: info.default for info in describe(preset)} for preset in presets]
+
+    def row(info: SettingInfo) -> SettingRow:
+        published, fast, budget = (each[info.name] for each in values)
+        return SettingRow(info.name, info.default, published, fast, budget, info.wanted, info.meaning)
+
+    return [row(info) for info in describe(settings)]
 
 
 def as_json(groups: Sequence[Group]) -> list[dict[str, Any]]:
@@ -108,10 +114,13 @@ def _columns(group: Group) -> dict[str, list[str]]:
     def changes(before: Sequence[Any], after: Sequence[Any]) -> list[str]:
         return [f"{new}" if new != old else "" for old, new in zip(before, after, strict=True)]
 
-    paper, fast, budget = ([row[place] for row in group.rows] for place in (1, 2, 3))
-    more = {"fast": changes(paper, fast), "fast, undiscounted": changes(fast, budget)}
-    more = {head: cells for head, cells in more.items() if any(cells)}
-    return {"paper" if more else "default": [f"{value}" for value in paper], **more}
+    heads = "paper", "published", "fast", "fast, undiscounted"
+    values = {head: [row[place] for row in group.rows] for place, head in enumerate(heads, start=1)}
+    columns, before = {}, values["paper"]
+    for head in heads[1:]:
+        if any(cells := changes(before, values[head])):
+            columns[head], before = cells, values[head]
+    return {"paper" if columns else "default": [f"{value}" for value in values["paper"]], **columns}
 
 
 def print_groups(groups: Sequence[Group], heads: Sequence[str]) -> None:

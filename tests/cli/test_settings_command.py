@@ -32,10 +32,11 @@ def leaves(settings: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(("method", "kind"), [
     (name, kind) for name, method in METHODS.items() for kind in method.settings if method.settings[kind] is not None
 ])  # fmt: skip
-def test_every_setting_of_a_method_is_listed_with_both_presets(capsys, method, kind):
+def test_every_setting_of_a_method_is_listed_with_all_presets(capsys, method, kind):
     own = METHODS[method].settings[kind]
-    paper, fast, budget = (
-        leaves(preset_settings(own, method, kind, *preset)) for preset in (("paper",), ("fast",), ("fast", True))
+    paper, published, fast, budget = (
+        leaves(preset_settings(own, method, kind, *preset))
+        for preset in (("paper",), ("published",), ("fast",), ("fast", True))
     )
     candidates = [
         table
@@ -43,8 +44,9 @@ def test_every_setting_of_a_method_is_listed_with_both_presets(capsys, method, k
         if f"{kind}s" in title and method in title.split(" (")[0].split(", ")
     ]
     assert len(candidates) == 1
-    assert {name: (row["paper"], row["fast"], row["fast_undiscounted"]) for name, row in candidates[0].items()} == {
-        name: (paper[name], fast[name], budget[name]) for name in paper
+    columns = "paper", "published", "fast", "fast_undiscounted"
+    assert {name: tuple(row[column] for column in columns) for name, row in candidates[0].items()} == {
+        name: (paper[name], published[name], fast[name], budget[name]) for name in paper
     }
 
 
@@ -87,7 +89,7 @@ def test_the_tables_are_printed_as_text(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cap: conservative and adaptive"
     heads = next(line for line in lines if line.split()[:1] == ["setting"])
-    assert heads.split()[:5] == ["setting", "paper", "fast", "fast,", "undiscounted"]
+    assert heads.split()[:6] == ["setting", "paper", "published", "fast", "fast,", "undiscounted"]
     (population,) = (line for line in lines if line.split()[:1] == ["population"] and "64" in line)
     assert population.split()[:3] == ["population", "500", "64"]  # the paper's, and that of the preset fast
     assert lines[-1].startswith("Change one with --set NAME=VALUE")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -97,14 +98,18 @@ def test_a_cpu_keeps_no_second_copy():
     assert ImageCache(10**4, 4).sync(filled(7)) is None
 
 
-def test_a_fit_on_the_device_is_the_fit_on_the_host(gpu):
-    frames = filled(7, 3, 12, side=64)
-    net = rssm.init(jr.key(0), 3, 2, SETTINGS)
-    optimiser = rssm.optimiser(SETTINGS).init(net)
-    pieces = frames.pick(np.random.default_rng(0), (SETTINGS.updates, SETTINGS.batch), SETTINGS.chunk)
-    on_device = fit(net, optimiser, ImageCache(100, 4), frames, pieces, True, jr.key(1), SETTINGS)
+@pytest.mark.parametrize("place", ["inside", "anywhere"])
+def test_a_fit_on_the_device_is_the_fit_on_the_host(gpu, place):
+    frames, settings = filled(7, 3, 12, side=64), replace(SETTINGS, pieces=place)
+    shortest = 1 if place == "anywhere" else 4  # steps of an episode that is uploaded
+    net = rssm.init(jr.key(0), 3, 2, settings)
+    optimiser = rssm.optimiser(settings).init(net)
+    pieces = frames.pick(
+        np.random.default_rng(0), (settings.updates, settings.batch), settings.chunk, anywhere=place == "anywhere"
+    )
+    on_device = fit(net, optimiser, ImageCache(100, shortest), frames, pieces, True, jr.key(1), settings)
     gpu.setattr(device_cache, "max_rows", lambda row_bytes: 0)
-    on_host = fit(net, optimiser, ImageCache(100, 4), frames, pieces, True, jr.key(1), SETTINGS)
+    on_host = fit(net, optimiser, ImageCache(100, shortest), frames, pieces, True, jr.key(1), settings)
     for one, other, before in zip(
         *(jax.tree.leaves(tree[0]) for tree in (on_device, on_host)), jax.tree.leaves(net), strict=True
     ):
