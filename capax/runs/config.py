@@ -247,7 +247,10 @@ class RunConfig:
     @property
     def limits_within_episode(self) -> bool:
         """Whether the rule for κ lowers the limit of plans, or changes κ, within an episode, which other rules do not."""
-        constant = self.kind == "finite" or not (self.discounted or self.kind == "image")
+        budget = (
+            self.kind == "vector" and not self.discounted and self.setting("undiscounted_limit", "budget") == "budget"
+        )
+        constant = self.kind == "finite" or budget  # a budget is one with every rule
         return self.kappa == "conformal" and not constant and bool(self.rule.get("within_episode", True))
 
     @property

@@ -13,12 +13,14 @@ from capax.runs.config import RunConfig
 from capax.runs.run import Run
 
 
-def config_of(kind: str = "vector", kappa: Any = "conformal", discounted: bool = True, **rule: Any) -> RunConfig:
+def config_of(
+    kind: str = "vector", kappa: Any = "conformal", discounted: bool = True, settings: Any = None, **rule: Any
+) -> RunConfig:
     shown: dict[str, Any] = {"obs_dim": 2} if kind == "vector" else {"image": (64, 64, 3)}
     return RunConfig(
         task="T", kind=kind, method="cap", steps=30, seed=0, gamma=0.99, discounted=discounted, cost_limit=5.0,
-        violation_rate=0.1, kappa=kappa, rule=rule, capacity=30, action_low=(-1.0,), action_high=(1.0,), action_shape=(1,),
-        **shown,
+        violation_rate=0.1, kappa=kappa, rule=rule, settings=settings or {}, capacity=30, action_low=(-1.0,),
+        action_high=(1.0,), action_shape=(1,), **shown,
     )  # fmt: skip
 
 
@@ -64,6 +66,7 @@ def test_random_and_planned_violations_are_two_numbers(tmp_path, capsys):
     ({"within_episode": False}, False),
     ({"kappa": "adam"}, False),
     ({"discounted": False}, False),  # a budget, with every rule
+    ({"discounted": False, "settings": {"undiscounted_limit": "pace"}}, True),
     ({"discounted": False, "kind": "image"}, True),
 ])  # fmt: skip
 def test_which_rules_act_within_an_episode(options, limits):
