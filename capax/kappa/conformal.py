@@ -94,7 +94,7 @@ class Conformal(PlanningRule):
     """η in units of the κ whose penalty alone would fill the limit."""
     within_episode: Annotated[bool, Flag()] = True
     """Plans keep to what their episode has left of the limit, and from images κ changes within an episode. False: all plans of
-    an episode have the same limit and κ, as with the other rules. (An undiscounted limit stays a budget, for every rule.)"""
+    an episode have the same limit and κ, as with the other rules. An undiscounted limit stays a budget, for every rule."""
 
     def __post_init__(self) -> None:
         settle(self)

@@ -62,7 +62,7 @@ def test_a_misspelt_preset_is_answered_with_the_nearest():
 
 @pytest.mark.parametrize("preset", ["slow", [], {}, None, 3, np.zeros(2)])
 def test_other_presets_are_refused(preset):
-    check_refused("there is no preset ", ": choose paper, fast.", preset=preset)
+    check_refused("there is no preset ", ": choose paper, fast, published.", preset=preset)
 
 
 @pytest.mark.parametrize("settings", [5, "population=3", [("population", 3)], {"population"}])
@@ -79,7 +79,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(name, meant):
 
 @pytest.mark.parametrize("name", ["zzz", "", 5, None, ("population",), "x" * 1000])
 def test_a_name_that_is_near_to_nothing_is_answered_with_all(name):
-    check_refused("there is no setting ", ": choose members, hidden, ", "gamma, termination_cost.", settings={name: 3})
+    check_refused("there is no setting ", ": choose members, hidden, ", "undiscounted_limit, binary_costs.", settings={name: 3})
 
 
 @pytest.mark.parametrize(("settings", "message"), [
