@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from capax.paper.gridworld import PAPER_RESULTS
 
-PRESET = "paper"
-"""The preset of the rows."""
+PRESET = "published"
+"""The preset of the rows: the settings and conventions of the authors' code."""
 HALFCHEETAH, CARRACING, GRIDWORLD = "capax/HalfCheetahVelocity-v0", "capax/CarRacingSkid-v0", "gridworld"
 CHEETAH_STEPS, RACING_STEPS, LONG_STEPS = 100_000, 200_000, 1_000_000
 
