@@ -79,7 +79,9 @@ def test_an_unknown_name_is_answered_with_the_nearest(name, meant):
 
 @pytest.mark.parametrize("name", ["zzz", "", 5, None, ("population",), "x" * 1000])
 def test_a_name_that_is_near_to_nothing_is_answered_with_all(name):
-    check_refused("there is no setting ", ": choose members, hidden, ", "undiscounted_limit, binary_costs.", settings={name: 3})
+    check_refused(
+        "there is no setting ", ": choose members, hidden, ", "undiscounted_limit, binary_costs.", settings={name: 3}
+    )
 
 
 @pytest.mark.parametrize(("settings", "message"), [
