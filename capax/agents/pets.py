@@ -40,7 +40,7 @@ from capax.data.transitions import COLUMNS, TransitionBuffer
 from capax.kappa.conformal import residual_kappa
 from capax.models import ensemble
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
-from capax.models.replay import Replay, replay
+from capax.models.replay import Replay, explained_reward, replay
 from capax.models.sharpness import sharpened, step_margins
 from capax.planning.ccem import CEM, plan, shifted
 from capax.planning.scoring import LIVED_RATE, PARTS, Terms
@@ -308,7 +308,17 @@ class Pets(Agent[PetsState]):
         if self._budget and known_error:
             played = (*state.played, Played(state.buffer.added, len(episode.reward)))
             state = state._replace(played=played[-REPLAYED_EPISODES:])
-        return state, {**before, **metrics, "kappa_next": float(rule.kappa)}
+        return state, {**before, **metrics, **self._learned(state, episode), "kappa_next": float(rule.kappa)}
+
+    def _learned(self, state: PetsState, episode: Episode) -> Metrics:
+        """How well the model, not yet fitted to an episode, predicts its rewards, and how far its actions were from rest."""
+        if episode.random or state.scaling is None:
+            return {}
+        activity = float(np.abs(episode.action - np.asarray(self.rest or 0.0)).mean())
+        obs, action = (episode.obs - state.origin).astype(np.float32), episode.action.astype(np.float32)
+        steps = self.spec.episode_steps or 1 << (len(obs) - 1).bit_length()  # few sizes, so little is compiled
+        share = explained_reward((state.model, state.scaling), obs, action, episode.reward, steps)
+        return {"activity": activity} | ({} if share is None else {"reward_explained": share})
 
     def feedback(self, state: PetsState, episode: Episode) -> tuple[Feedback, Metrics]:
         """The feedback of an episode for the rule, and metrics."""

@@ -76,3 +76,30 @@ def _imagine(params: Any, starts: Any, actions: Any, key: Key, settings: Ensembl
     cost = jnp.where(params[1].binary, jax.nn.sigmoid(imagined.cost), imagined.cost)
     cost, u = (charged(part[:, 0], imagined.alive[:, 0], LIVED_RATE) for part in (cost, imagined.uncertainty))
     return cost.mean(1), u.mean(1)
+
+
+def explained_reward(
+    params: tuple[ensemble.Ensemble, ensemble.Scaling],
+    obs: Float[Array, "T S"],
+    action: Float[Array, "T A"],
+    reward: Float[Array, " T"],
+    steps: int,
+) -> float | None:
+    """The share of the reward's variance in an episode that the model predicts one step ahead; None if it did not vary."""
+    varied = float(np.square(reward - reward.mean()).sum())
+    if not varied > 1e-12 * max(1.0, float(np.square(reward).sum())):
+        return None
+    padded = [np.zeros((max(steps, len(part)), part.shape[1]), np.float32) for part in (obs, action)]
+    for whole, part in zip(padded, (obs, action), strict=True):
+        whole[: len(part)] = part
+    predicted = np.asarray(_predicted_reward(params, *padded), np.float64)[: len(reward)]
+    return 1.0 - float(np.square(reward - predicted).sum()) / varied
+
+
+@jax.jit
+def _predicted_reward(params: Any, obs: Any, action: Any) -> Any:
+    net, scale = params
+    inputs = (jnp.concatenate([obs, action], -1) - scale.input_mean) / scale.input_sd
+    mean = ensemble.predict(net, jnp.broadcast_to(inputs, (len(net.biases[0]), *inputs.shape))).mean.mean(0)
+    S = obs.shape[1]
+    return mean[:, S] * scale.target_sd[S] + scale.target_mean[S]

@@ -20,6 +20,16 @@ CLEAR_FALL = 5.0
 scatter would seem to fall in most runs, with 5 in less than one of a hundred runs of 300 episodes."""
 FAR_BELOW = 0.25
 """Share of the limit below which a cost counts as far below it."""
+RECENT = 5
+"""Planned episodes after which a run that cannot keep its limit, learns nothing or does nothing is warned of."""
+MOST_OF_RECENT = 3
+"""Violations among these that are too many, unless the chosen rate lets so many happen by chance."""
+BY_CHANCE = 0.001
+"""Probability below which so many do not happen by chance."""
+LEAST_EXPLAINED = 0.1
+"""Share of the reward's variance that a model must predict in one of these episodes."""
+LEAST_ACTIVITY = 0.02
+"""Mean distance of the actions from doing nothing that counts as doing something; 1 is half of the range."""
 
 
 class Monitor:
@@ -32,6 +42,9 @@ class Monitor:
         self._costs: deque[float] = deque(maxlen=WINDOW)
         self._random_returns: list[float] = []
         self._warned_of_fall = False
+        self._violations: deque[bool] = deque(maxlen=RECENT)
+        self._explained: deque[float | None] = deque(maxlen=RECENT)
+        self._activity: deque[float | None] = deque(maxlen=RECENT)
         for row in rows:
             for _ in self.warnings(row):
                 pass
@@ -47,7 +60,46 @@ class Monitor:
         if row["phase"] == "random":
             self._random_returns.append(float(row["return"]))
         else:
+            yield from self._cannot_keep(row)
+            yield from self._learns_nothing(row)
+            yield from self._does_nothing(row)
             yield from self._too_careful(row)
+
+    def _cannot_keep(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """Most of the recent planned episodes violate the limit."""
+        self._violations.append(bool(row.get("violation")))
+        count, rate = sum(self._violations), self._config.violation_rate or 0.0
+        if not self._constrained or count < MOST_OF_RECENT or binomial_tail(count, RECENT, rate) > BY_CHANCE:
+            return
+        advice = "raise the cost limit if it is less than any behaviour needs, begin with safer data (initial_data)"
+        if self._config.kappa is not None:
+            advice += ", look further ahead (--set horizon=60)"
+        yield (
+            f"{MOST_OF_RECENT} or more of the last {RECENT} planned episodes violate the limit of {self._config.limit:g}, so it "
+            f"is not being kept: {advice}, or let the agent see what the cost depends on."
+        )
+
+    def _learns_nothing(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """The model predicts the rewards of new episodes hardly better than their mean does."""
+        self._explained.append(row.get("reward_explained"))
+        shares = [share for share in self._explained if share is not None]
+        if len(shares) == RECENT and max(shares) < LEAST_EXPLAINED:
+            yield (
+                f"in each of the last {RECENT} episodes the model predicted less than {LEAST_EXPLAINED:.0%} of what varies in the "
+                "reward, so the agent does not learn what to do: see whether observations show what the reward depends on, and "
+                "whether rewards are mostly noise, or give the model longer fits (--set least_updates=2000)."
+            )
+
+    def _does_nothing(self, row: Mapping[str, Any]) -> Iterator[str]:
+        """The actions of recent episodes are those of doing nothing, at a cost far below the limit."""
+        self._activity.append(row.get("activity"))
+        levels, config = [level for level in self._activity if level is not None], self._config
+        cost = float(row[config.cost_name])
+        if len(levels) == RECENT and max(levels) < LEAST_ACTIVITY and cost <= FAR_BELOW * max(0.0, config.limit):
+            yield (
+                f"in the last {RECENT} episodes the agent did almost nothing: it has stopped earning. Try a higher "
+                "--violation-rate, a small fixed κ (--kappa 0.1), or a longer horizon (--set horizon=60)."
+            )
 
     def _nothing_feasible(self) -> str:
         """Advice for a model that saw no way to keep the limit. It is shown once, so it names no episode."""
@@ -91,6 +143,11 @@ class Monitor:
             "the agent is too careful, or it ends its episodes to save cost. Try a higher --violation-rate, a small fixed κ "
             "(--kappa 0.1), a longer horizon (--set horizon=40), or see whether ending an episode should cost something."
         )
+
+
+def binomial_tail(count: int, of: int, rate: float) -> float:
+    """The probability of `count` or more among `of` that happen independently with a probability of `rate`."""
+    return sum(math.comb(of, k) * rate**k * (1.0 - rate) ** (of - k) for k in range(count, of + 1))
 
 
 def clearly_less(now: Array, before: Array) -> bool:

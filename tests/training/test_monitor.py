@@ -13,7 +13,7 @@ from support.tiny_runs import train_tiny
 from support.toy_envs import Toy, limited
 
 from capax.runs.config import RunConfig
-from capax.training.monitor import WINDOW, Monitor
+from capax.training.monitor import RECENT, WINDOW, Monitor, binomial_tail
 
 CONFIG = RunConfig(
     task="T", kind="vector", method="cap", kappa="conformal", steps=1000, seed=0, gamma=0.99, discounted=False,
@@ -124,6 +124,51 @@ def test_without_a_limit_no_plan_is_feasible_only_if_none_is_finite():
     for config in (replace(CONFIG, cost_limit=None), replace(CONFIG, method="cem", kappa=None)):
         ((message,),) = warnings_of([1.0], config=config, feasible=0.0)
         assert message.startswith("in a whole episode no plan was finite")
+
+
+def test_binomial_tail_by_hand():
+    # of 3 with ½: 2 or more in 3 + 1 of 8 cases
+    assert binomial_tail(2, 3, 0.5) == 0.5
+    assert binomial_tail(0, 3, 0.1) == pytest.approx(1.0)
+
+
+def first_warned(messages: list[list[str]]) -> int | None:
+    """The first episode with a warning."""
+    return next((number for number, warnings in enumerate(messages) if warnings), None)
+
+
+@pytest.mark.parametrize(("pattern", "rate", "warned"), [
+    ([1, 1, 1, 0, 0], 0.02, 2),
+    ([1, 0, 1, 0, 1], 0.02, 4),
+    ([1, 0, 1, 0, 0, 1, 0, 0, 1], 0.02, None),  # at most two in any five
+    ([1, 1, 1, 1, 1], 0.4, None),  # .4⁵ = .01: it happens by chance
+])  # fmt: skip
+def test_a_run_that_does_not_keep_its_limit_is_warned_of(pattern, rate, warned):
+    config = replace(CONFIG, violation_rate=rate)
+    monitor = Monitor(config)
+    row = {"phase": "plan", "return": 1.0, "cost": 30.0}
+    messages = [list(monitor.warnings(row | {"violation": bool(one)})) for one in pattern]
+    assert first_warned(messages) == warned
+    assert warned is None or "violate the limit of 20, so it is not being kept" in messages[warned][0]
+
+
+def test_a_method_without_a_limit_is_not_warned_of_violations():
+    assert not any(warnings_of(np.ones(9), 30.0, replace(CONFIG, method="cem", kappa=None), violation=True))
+
+
+def test_a_model_that_does_not_predict_the_reward_is_warned_of():
+    messages = warnings_of(np.ones(RECENT), reward_explained=0.05)
+    assert first_warned(messages) == RECENT - 1 and "the agent does not learn what to do" in messages[-1][0]
+    assert not any(warnings_of(np.ones(9), reward_explained=0.2))
+    assert not any(warnings_of(np.ones(9)))  # methods without a model
+
+
+def test_an_agent_that_does_nothing_is_warned_of():
+    messages = warnings_of(np.ones(RECENT), activity=0.01)
+    assert first_warned(messages) == RECENT - 1 and "almost nothing" in messages[-1][0]
+    assert not any(warnings_of(np.ones(9), activity=0.1))
+    assert not any(warnings_of(np.ones(9), 6.0, activity=0.01))  # resting costs, so it does something for the limit
+    assert any(warnings_of(np.ones(9), 0.0, replace(CONFIG, cost_limit=0.0), activity=0.01))
 
 
 # In runs.
