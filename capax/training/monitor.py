@@ -85,9 +85,9 @@ class Monitor:
         shares = [share for share in self._explained if share is not None]
         if len(shares) == RECENT and max(shares) < LEAST_EXPLAINED:
             yield (
-                f"in each of the last {RECENT} episodes the model predicted less than {LEAST_EXPLAINED:.0%} of what "
-                "varies in the reward, so the agent does not learn what to do: see whether observations show what the reward depends on, and "
-                "whether rewards are mostly noise, or give the model longer fits (--set least_updates=2000)."
+                f"in each of the last {RECENT} episodes the model predicted less than {LEAST_EXPLAINED:.0%} of what varies in "
+                "the reward, so the agent does not learn what to do: see whether observations show what the reward depends "
+                "on, and whether rewards are mostly noise, or give the model longer fits (--set least_updates=2000)."
             )
 
     def _does_nothing(self, row: Mapping[str, Any]) -> Iterator[str]:
