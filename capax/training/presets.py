@@ -78,6 +78,10 @@ conventions of the authors' code (docs/published.md). `fast`: the conventions of
 evaluations per plan."""
 
 
+MAX_LISTED = 20
+"""Names that a message lists; more of them would be no sentence."""
+
+
 def default_preset() -> str:
     """`paper` where JAX computes on a GPU, `fast` elsewhere."""
     return "paper" if jax.default_backend() == "gpu" else "fast"
@@ -173,4 +177,6 @@ def _hint(name: Any, names: Mapping[str, Any]) -> str:
     if not names:
         return "the method has none."
     near = nearest(name, names) if isinstance(name, str) else []
-    return f"did you mean {' or '.join(near)}?" if near else f"choose {', '.join(names)}."
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    return f"choose {', '.join(names)}." if len(names) <= MAX_LISTED else "capax settings lists them."

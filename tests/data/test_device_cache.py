@@ -114,9 +114,8 @@ def test_a_fit_on_the_device_is_the_fit_on_the_host(gpu, place):
         *(jax.tree.leaves(tree[0]) for tree in (on_device, on_host)), jax.tree.leaves(net), strict=True
     ):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5)
-        assert (
-            np.abs(np.asarray(one) - before).max() > 1e-4
-        )  # the old parameters are not overwritten, and the new ones differ
+        # the old parameters are not overwritten, and the new ones differ, a bias with a small gradient by little
+        assert np.abs(np.asarray(one) - before).max() > 1e-6
     np.testing.assert_allclose(on_device[2], on_host[2], rtol=1e-4)
 
 

@@ -166,7 +166,11 @@ def test_game_ends_off_the_field_and_after_a_lap(env):
 def test_registered_task():
     env = gym.make("capax/CarRacingSkid-v0")
     assert env.spec.max_episode_steps == 500
-    assert env.spec.kwargs == {"cost_limit": 0.0, "discounted": False, "action_repeat": 2, "violation_rate": 0.4}
+    gas_and_brake_from_0 = (-1.0, 0.0, 0.0), (1.0, 1.0, 1.0)
+    assert env.spec.kwargs == {
+        "cost_limit": 0.0, "discounted": False, "action_repeat": 2, "violation_rate": 0.4,
+        "random_actions": gas_and_brake_from_0,
+    }  # fmt: skip
     assert env.observation_space == gym.spaces.Box(0, 255, (64, 64, 3), np.uint8)
     assert env.action_space == gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
     assert env.unwrapped.metadata["render_fps"] == 25

@@ -172,7 +172,8 @@ def test_every_field_of_a_row(random_run, tmp_path_factory):
 def test_a_picture_of_rows_with_odd_numbers_is_refused(random_run, tmp_path_factory):
     folder = copy_of(random_run, tmp_path_factory)
     row = json.loads((random_run / "episodes.jsonl").read_text().splitlines()[0])
-    for name in ("return", "discounted_return", Run(random_run).config.cost_name, "steps", "kappa"):
+    config = Run(random_run).config
+    for name in (*config.return_names, config.cost_name, "steps", "kappa"):
         (folder / "episodes.jsonl").write_text(dumped(row | {name: HUGE}) + "\n")
         with pytest.raises(InputError, match="has a row that capax did not write"):
             report(folder, folder / "x.png")

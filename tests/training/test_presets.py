@@ -18,6 +18,7 @@ from capax.core.errors import InputError
 from capax.models.ensemble import EnsembleSettings
 from capax.planning.ccem import CEM
 from capax.training.methods import METHODS, settings_of
+from capax.training.presets import MAX_LISTED, changed
 
 # A preset with changes.
 
@@ -78,10 +79,14 @@ def test_an_unknown_name_is_answered_with_the_nearest(name, meant):
 
 
 @pytest.mark.parametrize("name", ["zzz", "", 5, None, ("population",), "x" * 1000])
-def test_a_name_that_is_near_to_nothing_is_answered_with_all(name):
-    check_refused(
-        "there is no setting ", ": choose members, hidden, ", "undiscounted_limit, binary_costs.", settings={name: 3}
-    )
+def test_a_name_that_is_near_to_nothing_is_answered_with_where_all_are(name):
+    check_refused("there is no setting ", ": capax settings lists them.", settings={name: 3})
+
+
+def test_a_method_with_few_settings_names_them():
+    assert len(vars(CEM())) <= MAX_LISTED
+    with pytest.raises(InputError, match=r"^there is no setting 'zzz': choose horizon, iterations, .*, execute\.$"):
+        changed(CEM(), {"zzz": 1})
 
 
 @pytest.mark.parametrize(("settings", "message"), [
