@@ -42,6 +42,18 @@ def one_blas_thread() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True, scope="session")
+def no_wait_for_the_disk() -> Iterator[None]:
+    """No machine loses its power in a test, so what is written need not be on the disk at once. The file must be open."""
+
+    def check_open(file: int) -> None:
+        os.fstat(file)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", check_open)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
 def own_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What tests name is not remembered for the user who runs them, also not by processes that tests start."""
     os.environ[trusted.VARIABLE] = str(tmp_path_factory.mktemp("trusted") / "trusted.json")
