@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -60,7 +61,9 @@ def _without_harmless(flags: str) -> str:
     return " ".join(sorted(flag for flag in flags.split() if not flag.startswith(HARMLESS_XLA_FLAGS)))
 
 
+@cache
 def _version(name: str) -> str | None:
+    """The version of a library, read once: to read it takes milliseconds, and the process keeps what it has imported."""
     try:
         return version(name)
     except PackageNotFoundError:

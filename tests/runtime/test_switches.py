@@ -56,6 +56,13 @@ def test_a_switch_of_this_thread_counts():
     assert list(switches.changes(before)) == []
 
 
+def test_the_version_of_a_library_is_read_once(monkeypatch):
+    # to read those of all libraries takes longer than an episode of a small task
+    before = switches.current()
+    monkeypatch.setattr(switches, "version", lambda name: pytest.fail(f"the version of {name} is read again"))
+    assert switches.current() == before
+
+
 def test_only_what_both_sides_have_is_compared():
     assert list(switches.changes({"a switch that is gone": 1})) == []
 
