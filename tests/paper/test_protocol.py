@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+import capax
+from benchmarks import same_rows
 from benchmarks.figures import paper_rows, stored
 from capax.cli.paper import make_row
 from capax.cli.train import Train
@@ -13,7 +15,7 @@ from capax.core.errors import InputError
 from capax.envs.make import make
 from capax.paper import protocol
 from capax.paper.gridworld import PAPER_RESULTS
-from capax.paper.rows import CARRACING, HALFCHEETAH, PRESET, ROWS
+from capax.paper.rows import CARRACING, GRIDWORLD, HALFCHEETAH, PRESET, ROWS
 from capax.training.methods import METHODS, settings_of
 from capax.training.presets import PRESETS, as_table
 from capax.training.request import Request, resolve
@@ -168,6 +170,27 @@ def test_the_command_makes_runs_that_the_protocol_accepts(task_id, monkeypatch):
 def request_of(command):
     names = ("method", "kappa", "steps", "seed", "preset", "out")
     return Request(env=command.task, loggers=(), **{name: getattr(command, name) for name in names})
+
+
+def test_the_runs_that_decide_a_tag_have_tasks_methods_and_preset_of_the_rows(monkeypatch, tmp_path):
+    calls = []
+
+    def train(env, **options):
+        kappa = options.get("kappa")
+        rule = "fixed" if isinstance(kappa, float) else kappa
+        calls.append((env, options.get("method", "cap"), rule, options.get("preset")))
+
+    monkeypatch.setattr(capax, "train", train)
+    monkeypatch.setattr(capax, "resume", lambda *words, **options: None)
+    for case in same_rows.cases().values():
+        case(tmp_path)
+    for row in ROWS.values():
+        rule = "fixed" if isinstance(row.kappa, float) else row.kappa
+        if row.task == GRIDWORLD:
+            wanted = ("capax/Gridworld-v0", "cap", "pi" if rule == "adaptive" else rule, None)
+        else:
+            wanted = (row.task, row.method, rule, PRESET)
+        assert wanted in calls, row.name
 
 
 def test_the_gridworld_is_compared_by_both_standard_errors():

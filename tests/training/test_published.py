@@ -162,6 +162,13 @@ def test_an_undiscounted_limit_is_a_pace():
     assert limit_of(Spec(0.0, 0.99, False, 10), spent, binary=True) == 0.0
 
 
+def test_a_pace_has_candidates_of_one_scale():
+    # with an action of doing nothing, the planner draws at several scales around it and around the present plan
+    spec = Spec(30.0, 0.99, False, 10)
+    rests = [Pets(spec, Adam(), 1, 2, settings_of("cap", "vector", p), 100)._rest for p in ("paper", "published")]
+    assert rests == [(0.0, 0.0), None]
+
+
 def test_a_discounted_limit_is_scaled_to_an_episode():
     # (1 − .99^1000) / (1 − .99) = 99.9957: 152 is 1.52007 a step
     assert limit_of(Spec(152.0, 0.99, True, 1000), PlanCarry(None), binary=False) == pytest.approx(1.52007, abs=1e-5)
