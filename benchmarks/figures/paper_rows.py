@@ -259,6 +259,30 @@ def paper_rows_table() -> str:
 
 
 @figure
+def protocol_runs_table() -> str:
+    """Command, commit, machine, seconds and episodes of every run under the protocol."""
+    lines, done = [], set()
+    for row in ROWS.values():
+        for seed in SEEDS:
+            name = f"paper/{tag(row)}/{run_name(row)}-{seed}"
+            if name in done or not (stored.RESULTS / name / stored.PACKED).exists():
+                continue
+            done.add(name)
+            command = f"`capax paper {row.name} --seed {seed}`"
+            if row.task == GRIDWORLD:  # a function of its seed, which keeps no configuration
+                lines.append([f"`{name}`", command, "–", "–", "–", "–"])
+                continue
+            run = stored.run(name)
+            seconds = words.number(run.rows[-1]["time"]["seconds"])
+            lines.append(
+                [f"`{name}`", command, run.config["commit"][:7], run.config["device"], seconds, f"{len(run.rows):,}"]
+            )
+    if not lines:
+        return "No run under the protocol is committed yet.\n"
+    return words.table(["folder", "command", "code", "device", "seconds", "episodes"], lines)
+
+
+@figure
 def paper_states() -> str:
     """How many rows are in each state."""
     found = [state_of(row)["state"] for row in ROWS.values()]

@@ -228,6 +228,19 @@ def test_worlds_of_the_protocol_replace_the_earlier_ones(monkeypatch, tmp_path):
     )
 
 
+def test_runs_of_the_protocol_are_listed_with_code_device_and_time(monkeypatch, tmp_path):
+    assert "No run under the protocol" in paper_rows.protocol_runs_table() or (stored.RESULTS / "paper").exists()
+    monkeypatch.setattr(stored, "RESULTS", tmp_path)
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "episodes.jsonl").write_text(json.dumps({"time": {"seconds": 1234.4}}) + "\n")
+    (folder / "config.json").write_text(json.dumps({"commit": "0123456789", "device": "a GPU"}))
+    stored.pack(folder, tmp_path / "paper" / "policy-gradient-1" / "halfcheetah-ppo-5003")
+    lines = paper_rows.protocol_runs_table().splitlines()
+    assert len(lines) == 3  # two rows are read off this run
+    assert "`capax paper halfcheetah-ppo-100k --seed 5003` | 0123456 | a GPU | 1,234 | 1 |" in lines[2]
+
+
 def test_a_misspelt_row_is_named():
     with pytest.raises(InputError, match=r"did you mean .*halfcheetah-cem"):
         protocol.find_row("halfcheetah-cen")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,6 +29,7 @@ from capax.kappa.damped import Damped
 from capax.planning.ccem import rank_candidates
 from capax.planning.scoring import Terms, score_candidates
 from capax.training.methods import settings_of
+from capax.training.presets import PUBLISHED, PUBLISHED_IMAGE
 from capax.training.request import Request, resolve
 
 
@@ -118,6 +121,14 @@ def test_the_sizes_of_paper_and_published_are_the_same():
         10_000.0,
     )
     assert (image.rssm.bootstrap, image.rssm.floor, image.rssm.signal_weight, image.hold) == ("batch", 0.0, 1.0, 1)
+
+
+@pytest.mark.parametrize(("changes", "heading"), [(PUBLISHED, "from states"), (PUBLISHED_IMAGE, "from images")])
+def test_the_page_lists_every_setting_that_the_preset_changes(changes, heading):
+    page = Path(__file__).parents[2].joinpath("docs", "published.md").read_text()
+    (table,) = (part for part in page.split("\n## ") if part.startswith(f"What it restores, {heading}"))
+    listed = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.partition(" | ")[0])}
+    assert listed >= {*changes}
 
 
 # κ.
