@@ -128,7 +128,7 @@ def main() -> None:
                 }
             )
             print(figures[-1], flush=True)
-    save(f"one-step-models-{options.task}", figures)
+            save(f"one-step-models-{options.task}", figures)
 
 
 if __name__ == "__main__":
