@@ -1,6 +1,6 @@
 """Measures whether the disagreement u of the one-step models says where an image model is wrong about costs.
 
-    python benchmarks/one_step_models.py --task dot --seeds 0 1 2
+    python benchmarks/one_step_models.py --task dot --seeds 0 1 2     # runs/benchmarks/one-step-models-dot.json
 
 A model of the preset `fast` is fitted once to two thirds of the episodes of a scripted driver. The others are imagined in
 stretches of a plan's length, with the actions that were taken. For each bootstrap and each input of the one-step models:
@@ -20,6 +20,7 @@ import driving
 import jax
 import jax.random as jr
 import numpy as np
+from record import save
 from scipy.stats import rankdata, spearmanr
 
 from capax.data.device_cache import ImageCache
@@ -91,6 +92,7 @@ def main() -> None:
     options = parser.parse_args()
     env: Any = Dot() if options.task == "dot" else CarRacingSkid()
     record: Any = dot_episode if options.task == "dot" else driving.record_episode
+    figures = []
     for seed in options.seeds:
         rng = np.random.default_rng(seed)
         episodes = tuple(record(env, rng, number + 100 * seed) for number in range(options.episodes))
@@ -111,12 +113,22 @@ def main() -> None:
             logit, u, cost, error, step_u = stretches(net, tried, settings)
             areas = [area((logit + weight * u).max(1), cost) for weight in WEIGHTS]
             best = int(np.argmax(areas))
-            print(
-                f"{options.task} seed {seed} bootstrap {bootstrap} input {one_step}: u {np.median(u):.1e}, "
-                f"error {spearmanr(step_u, error).statistic:.2f}, logit {areas[0]:.3f}, u {area(u.max(1), cost):.3f}, "
-                f"best {areas[best]:.3f} at κ·m {WEIGHTS[best]:.0f}, {cost.mean():.0%} of {cost.size} with a cost",
-                flush=True,
+            at = f", at κ·m = {WEIGHTS[best]:.0f}"
+            figures.append(
+                {
+                    "bootstrap": bootstrap,
+                    "input": one_step,
+                    "seed": seed,
+                    "u, median": float(np.median(u)),
+                    "rank correlation of u and error": round(float(spearmanr(step_u, error).statistic), 2),
+                    "area: logit": f"{areas[0]:.3f}",
+                    "area: u": f"{area(u.max(1), cost):.3f}",
+                    "area: best logit + κ·m·u": f"{areas[best]:.3f}{at}",
+                    "stretches with a cost": f"{int(cost.sum())} of {cost.size}",
+                }
             )
+            print(figures[-1], flush=True)
+            save(f"one-step-models-{options.task}", figures)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Compares the rows of two versions of capax, to the bit, in short runs of every agent, rule and kind of task.
+"""Compares the rows of two versions of capax, to the bit, in short runs of every agent, rule and kind of task. The
+runs whose names begin with `published` stand for the paper's rows: they have their tasks, methods and preset.
 
     python benchmarks/same_rows.py write rows-before.json      # in one checkout
     python benchmarks/same_rows.py compare rows-before.json    # in the other, on the same machine
@@ -23,7 +24,10 @@ from gymnasium import spaces
 from gymnasium.wrappers import TimeLimit
 
 import capax
+from capax.paper.rows import CARRACING, HALFCHEETAH, PRESET
 
+PAPER_TASKS = {"vector": HALFCHEETAH, "image": CARRACING}
+"""The tasks of the paper's rows, which are made with `PRESET`."""
 SMALL: dict[str, Any] = dict(
     members=2, hidden=16, layers=2, particles=4, batch=32, least_updates=20, most_updates=20, horizon=5, iterations=2,
     population=20, elites=4, start_steps=40, fit_every=20,
@@ -33,6 +37,8 @@ IMAGES: dict[str, Any] = dict(
     elites=4, start_steps=60,
 )  # fmt: skip
 GRADIENT: dict[str, Any] = dict(hidden=16, batch=100, minibatch=20, epochs=3)
+PUBLISHED = {name: value for name, value in SMALL.items() if name not in ("least_updates", "most_updates")}
+"""Small sizes with which a fit is as long as the preset `published` has it."""
 
 
 class Tipping(gym.Env[Any, Any]):
@@ -76,7 +82,8 @@ def cases() -> dict[str, Callable[[Path], Any]]:
     """The runs, by name. Each is a function of its folder."""
 
     def whole(env: Any, steps: int, settings: Any, **options: Any) -> Callable[[Path], Any]:
-        return lambda out: capax.train(env, steps=steps, out=out, seed=3, preset="fast", settings=settings, **options)
+        options = {"preset": "fast", **options}
+        return lambda out: capax.train(env, steps=steps, out=out, seed=3, settings=settings, **options)
 
     def resumed(env: Any, steps: int, settings: Any, **options: Any) -> Callable[[Path], Any]:
         def train_twice(out: Path) -> Any:
@@ -115,6 +122,15 @@ def cases() -> dict[str, Callable[[Path], Any]]:
     cases["binary cap resumed"] = resumed(tipping, 200, SMALL, cost_limit=3.0)
     cases["robot cap"] = whole("capax/HopperVelocity-v0", 150, SMALL)
     cases["racing cap"] = whole("capax/CarRacingSkid-v0", 200, {**IMAGES, "start_steps": 100}, episode_steps=30)
+    for (kind, task), sizes in zip(PAPER_TASKS.items(), (PUBLISHED, IMAGES), strict=True):
+        for method, rule in (("cap", "adam"), ("cap", 1.0), ("cem", None), ("random", None)):
+            options = {"method": method, "episode_steps": 40, "preset": PRESET}
+            options |= {} if rule is None else {"kappa": rule}
+            cases[f"{PRESET} {kind} {method} {rule}"] = whole(task, 160, sizes, **options)
+        for method in ("ppo", "ppo-lag", "focops"):
+            cases[f"{PRESET} {kind} {method}"] = whole(
+                task, 200, GRADIENT, method=method, episode_steps=40, preset=PRESET
+            )
     cases["lanes"] = lambda out: capax.train(
         point, steps=150, out=out, seed=3, preset="fast", settings=SMALL, lanes=[{"kappa": 0.1}, {"seed": 4}]
     )

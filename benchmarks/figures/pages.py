@@ -4,11 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from benchmarks.figures import gridworld, guarantees, marks, paper_rows, pictures, run_tables, speed, stored, values
+from benchmarks.figures import (
+    corrections,
+    gridworld,
+    guarantees,
+    marks,
+    paper_rows,
+    pictures,
+    run_tables,
+    speed,
+    stored,
+    values,
+)
 from benchmarks.figures.registry import render
 from benchmarks.figures.stored import ROOT
 
-PROVIDERS = (gridworld, guarantees, paper_rows, run_tables, speed, values)
+PROVIDERS = (corrections, gridworld, guarantees, paper_rows, run_tables, speed, values)
 """Modules whose import registers their figures."""
 
 

@@ -9,12 +9,14 @@ from typing import Any, NamedTuple
 
 from benchmarks.figures import intervals, stored, words
 from benchmarks.figures.gridworld import LATER_SEEDS, by_method, summary
-from benchmarks.figures.measures import last
+from benchmarks.figures.measures import last, middle
 from benchmarks.figures.registry import figure
 from benchmarks.figures.stored import StoredRun
 from capax.paper.gridworld import PAPER_RESULTS
 from capax.paper.protocol import SEEDS, run_name, tag
-from capax.paper.rows import GRIDWORLD, HALFCHEETAH, PRESET, ROWS, PaperRow
+from capax.paper.rows import CARRACING, GRIDWORLD, HALFCHEETAH, PRESET, ROWS, PaperRow
+from capax.training.methods import settings_of
+from capax.training.presets import as_table, preset_rule
 
 STATE = stored.ROOT / "capax" / "paper" / "state.json"
 COLUMNS = ("return", "cost", "violations")
@@ -34,19 +36,35 @@ PAPER_WORLDS = 100
 """Worlds of the paper's gridworld table."""
 
 
-def keys(row: PaperRow) -> tuple[str, str]:
-    """Return and cost in the paper's convention."""
-    return ("return", "discounted_cost") if row.task == HALFCHEETAH else ("discounted_return", "cost")
+CONVENTIONS = {
+    HALFCHEETAH: {"return": "undiscounted", "cost": "discounted"},
+    CARRACING: {"return": "discounted", "cost": "undiscounted"},
+    GRIDWORLD: {"return": "normalised", "cost": "normalised"},
+}
+"""The paper's conventions."""
+SETTLED = 70
+"""Car-Racing: the episode from which on the median undiscounted return is given."""
+MIN_SEEDS = 2
+"""Seeds that an interval needs."""
+
+
+def key_of(name: str, discounted: bool) -> str:
+    """A key of the rows."""
+    return f"discounted_{name}" if discounted else name
 
 
 def figures_of(row: PaperRow, runs: Sequence[StoredRun]) -> dict[str, list[float]]:
-    """Return, cost and violations with their intervals; those of planned and of random episodes apart, and together as in
-    the paper."""
+    """Return, cost and violations with their intervals: return and cost in the paper's convention and in the other one,
+    violations of planned and of random episodes apart, and together as in the paper."""
     parts = [run.until(row.steps) for run in runs]
-    earned, paid = keys(row)
-    values = {
-        "return": [last(part, earned) for part in parts],
-        "cost": [last(part, paid) for part in parts],
+    values = {}
+    for name, convention in CONVENTIONS[row.task].items():
+        discounted = convention == "discounted"
+        values[name] = [last(part, key_of(name, discounted)) for part in parts]
+        values[f"other_{name}"] = [last(part, key_of(name, not discounted)) for part in parts]
+    if row.task == CARRACING:
+        values["median_return"] = [middle(part, SETTLED, "return")[1] for part in parts]
+    values |= {
         "violations": [float(sum(bool(item["violation"]) for item in part.rows)) for part in parts],
     }
     for name, of in (("planned_violations", "planned"), ("random_violations", "random")):
@@ -55,8 +73,8 @@ def figures_of(row: PaperRow, runs: Sequence[StoredRun]) -> dict[str, list[float
 
 
 def rounded(values: Sequence[float]) -> list[float]:
-    """Numbers with six significant digits."""
-    return [float(f"{value:.6g}") for value in values]
+    """Numbers with eight significant digits."""
+    return [float(f"{value:.8g}") for value in values]
 
 
 def protocol_runs(row: PaperRow) -> list[StoredRun]:
@@ -81,6 +99,13 @@ def check_protocol(row: PaperRow, seed: int, run: StoredRun) -> None:
     }
     wrong = [
         f"{name} is {run.config[name]}, not {value}" for name, value in wanted.items() if run.config[name] != value
+    ]
+    settings = as_table(settings_of(row.method, run.config["kind"], PRESET))
+    rule = preset_rule(PRESET, row.kappa) if isinstance(row.kappa, str) else {}
+    wrong += [
+        f"{name} differ{'s' * (name == 'rule')} from those of the preset"
+        for name, value in (("settings", settings), ("rule", rule))
+        if run.config[name] != value
     ]
     if run.rows[-1]["steps"] < row.run_steps:
         wrong.append(f"it has {run.rows[-1]['steps']} of {row.run_steps} steps")
@@ -138,6 +163,7 @@ def state_of(row: PaperRow) -> dict[str, Any]:
         "method": row.method,
         "kappa": row.kappa,
         "steps": row.steps,
+        "convention": CONVENTIONS[row.task],
         "paper": {"return": row.earned, "cost": row.paid, "violations": row.violations},
         "state": "missing",
         "differing": [],
@@ -155,7 +181,8 @@ def state_of(row: PaperRow) -> dict[str, Any]:
         runs = protocol_runs(row)
         if runs:
             entry["ours"], entry["seeds"] = figures_of(row, runs), [run.config["seed"] for run in runs]
-            entry["differing"] = differing_columns(row, entry["ours"])
+            enough = len(runs) >= MIN_SEEDS
+            entry["differing"] = differing_columns(row, entry["ours"]) if enough else []
         if row.name in EARLIER:
             old = stored.group(EARLIER[row.name])
             entry["earlier"] = {
@@ -165,7 +192,7 @@ def state_of(row: PaperRow) -> dict[str, Any]:
                 "episodes": [len(run.rows) for run in old],
                 **figures_of(row, old),
             }
-    if entry["ours"] is not None:
+    if entry["ours"] is not None and (row.task == GRIDWORLD or len(entry["seeds"]) >= MIN_SEEDS):
         entry["state"] = "differs" if entry["differing"] else "reproduced"
     return entry
 
@@ -178,20 +205,27 @@ def text() -> str:
 GRIDWORLD_DIGITS = {"return": 3, "cost": 4, "violations": 2}
 
 
-def numbers(values: dict[str, Any] | None, digits: dict[str, int] | None = None) -> str:
-    """Return, cost and violations of a row; one seed has no interval."""
+def numbers(values: dict[str, Any] | None, seeds: int, digits: dict[str, int] | None = None) -> str:
+    """Return, cost and violations of a row, with return and cost of the other convention in parentheses; one seed has no
+    interval."""
     if not values:
         return "–"
-    cells = []
-    for name in COLUMNS:
+
+    def cell(name: str) -> str:
         value = intervals.Interval(*values[name])
         places = words.places(*value) if digits is None else digits[name]
-        single = len(values.get("seeds", (1, 2))) == 1
-        cells.append(words.number(value.centre, places) if single else words.interval(value, places))
+        return words.number(value.centre, places) if seeds < MIN_SEEDS else words.interval(value, places)
+
+    cells = {name: cell(name) for name in COLUMNS}
+    for name in ("return", "cost"):
+        if f"other_{name}" in values:
+            cells[name] += f" ({cell(f'other_{name}')})"
+    if "median_return" in values:
+        cells["return"] += f", median {cell('median_return')}"
     if "random_violations" in values:
         planned, random = (values[f"{name}_violations"][0] for name in ("planned", "random"))
-        cells[-1] += f" ({words.number(planned, 1)} planned, {words.number(random, 1)} random)"
-    return " / ".join(cells)
+        cells["violations"] += f" ({words.number(planned, 1)} planned, {words.number(random, 1)} random)"
+    return " / ".join(cells.values())
 
 
 @figure
@@ -204,22 +238,48 @@ def paper_rows_table() -> str:
         )
         state = f"**{entry['state']}**" + (f" in {', '.join(entry['differing'])}" if entry["differing"] else "")
         old = entry["earlier"]
-        before = f"{numbers(old)}; preset `{old['preset']}`, {words.seeds(old['seeds'])}" if old else "–"
+        before = "–"
+        if old:
+            before = f"{numbers(old, len(old['seeds']))}; preset `{old['preset']}`, {words.seeds(old['seeds'])}"
         seeds = words.seeds(entry["seeds"]) if entry["seeds"] else "none"
-        digits = GRIDWORLD_DIGITS if entry["task"] == GRIDWORLD else None
-        lines.append(
-            [f"`{entry['name']}`", printed, numbers(entry["ours"], digits), state, seeds, entry["tag"], before]
-        )
+        ours = numbers(entry["ours"], len(entry["seeds"]))
+        if entry["task"] == GRIDWORLD:  # of many worlds, whatever the number of seeds
+            ours = numbers(entry["ours"], PAPER_WORLDS, GRIDWORLD_DIGITS)
+        lines.append([f"`{entry['name']}`", printed, ours, state, seeds, entry["tag"], before])
     headings = [
         "row",
         "paper: return / cost / violations",
-        "ours",
+        "ours (in the other convention)",
         "state",
         "seeds",
         "tag",
         "earlier runs, before the protocol",
     ]
     return words.table(headings, lines)
+
+
+@figure
+def protocol_runs_table() -> str:
+    """Command, commit, machine, seconds and episodes of every run under the protocol."""
+    lines, done = [], set()
+    for row in ROWS.values():
+        for seed in SEEDS:
+            name = f"paper/{tag(row)}/{run_name(row)}-{seed}"
+            if name in done or not (stored.RESULTS / name / stored.PACKED).exists():
+                continue
+            done.add(name)
+            command = f"`capax paper {row.name} --seed {seed}`"
+            if row.task == GRIDWORLD:  # a function of its seed, which keeps no configuration
+                lines.append([f"`{name}`", command, "–", "–", "–", "–"])
+                continue
+            run = stored.run(name)
+            seconds = words.number(run.rows[-1]["time"]["seconds"])
+            lines.append(
+                [f"`{name}`", command, run.config["commit"][:7], run.config["device"], seconds, f"{len(run.rows):,}"]
+            )
+    if not lines:
+        return "No run under the protocol is committed yet.\n"
+    return words.table(["folder", "command", "code", "device", "seconds", "episodes"], lines)
 
 
 @figure

@@ -19,10 +19,11 @@ from capax.paper.protocol import OUT, check_seed, find_row, folder, states, tag
 from capax.paper.rows import GRIDWORLD, PRESET, PaperRow
 from capax.runtime.terminal import CleanConsole, say
 
-WIDTH = 205
+WIDTH = 235
 """Columns that the table needs."""
-HEADINGS = ("row", "paper: return", "cost", "violations", "ours: return", "cost", "violations", "of them random", "state",
-            "seeds", "preset", "tag")  # fmt: skip
+HEADINGS = ("row", "paper: return", "cost", "violations", "ours: return", "cost", "violations", "of them random",
+            "other return", "other cost", "state", "seeds", "preset", "tag")  # fmt: skip
+NUMBERS = ("return", "cost", "violations", "random_violations", "other_return", "other_cost")
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,10 @@ def show_rows(as_json: bool) -> None:
     counts = {word: sum(row["state"] == word for row in rows) for word in ("reproduced", "differs", "missing")}
     say(f"{len(rows)} rows: " + ", ".join(f"{count} {word}" for word, count in counts.items()))
     say(
+        "Returns are undiscounted and costs discounted on HalfCheetah, as in the paper, and the reverse on Car-Racing; other "
+        "return and other cost are in the other convention."
+    )
+    say(
         "capax paper NAME --seed 5001 makes a row, and continues it after a stop. Its numbers are listed once they are committed."
     )
 
@@ -82,8 +87,7 @@ def cells(row: Mapping[str, Any]) -> list[str]:
     """A line of the table."""
     ours = row["ours"] or {}
     numbers = [short(row["paper"][key]) for key in ("return", "cost", "violations")]
-    own = ("return", "cost", "violations", "random_violations")
-    numbers += [short(ours[key][0]) if ours.get(key) else "–" for key in own]
+    numbers += [short(ours[key][0]) if ours.get(key) else "–" for key in NUMBERS]
     state = row["state"] if not row["differing"] else f"differs in {', '.join(row['differing'])}"
     seeds = ", ".join(map(str, row["seeds"])) or "–"
     return [row["name"], *numbers, state, seeds, row["preset"] or "–", row["tag"]]

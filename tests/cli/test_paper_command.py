@@ -8,6 +8,7 @@ import pytest
 
 from capax.cli.gridworld import Gridworld
 from capax.cli.main import main
+from capax.cli.paper import cells
 from capax.cli.train import Train
 from capax.paper import protocol
 from capax.paper.rows import PRESET, ROWS, PaperRow
@@ -23,6 +24,14 @@ def test_the_list_shows_every_row_with_its_state(capsys):
         assert entry["state"] in lines[name]
         assert entry["tag"] in lines[name]
     assert f"{len(ROWS)} rows" in text
+    assert "other return" in text
+
+
+def test_a_line_shows_both_conventions():
+    names = ("return", "cost", "violations", "random_violations", "other_return", "other_cost")
+    ours = {name: [float(number), 0.0, 0.0] for number, name in enumerate(names, 1)}
+    entry = {**protocol.states()["halfcheetah-cem"], "ours": ours, "seeds": [5001]}
+    assert cells(entry)[4:10] == ["1", "2", "3", "4", "5", "6"]
 
 
 def test_the_list_for_programs(capsys):

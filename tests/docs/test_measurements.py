@@ -13,7 +13,7 @@ from benchmarks.figures import speed, stored
 
 MEASURING = (
     "checkpoint", "compare_sb3", "compare_torch", "continuous", "drill", "driving", "fused", "fused_images",
-    "gridworld_study", "images", "kernels", "memory", "racing", "second_start", "tabular", "without_gpu",
+    "gridworld_study", "images", "kernels", "memory", "one_step_models", "racing", "second_start", "tabular", "without_gpu",
 )  # fmt: skip
 """Scripts whose figures pages may quote."""
 

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+import capax
+from benchmarks import same_rows
 from benchmarks.figures import paper_rows, stored
 from capax.cli.paper import make_row
 from capax.cli.train import Train
@@ -13,9 +15,9 @@ from capax.core.errors import InputError
 from capax.envs.make import make
 from capax.paper import protocol
 from capax.paper.gridworld import PAPER_RESULTS
-from capax.paper.rows import CARRACING, HALFCHEETAH, PRESET, ROWS
-from capax.training.methods import METHODS
-from capax.training.presets import PRESETS
+from capax.paper.rows import CARRACING, GRIDWORLD, HALFCHEETAH, PRESET, ROWS
+from capax.training.methods import METHODS, settings_of
+from capax.training.presets import PRESETS, as_table
 from capax.training.request import Request, resolve
 
 
@@ -102,16 +104,51 @@ def test_a_run_of_the_protocol_gives_its_row_a_state(monkeypatch):
     monkeypatch.setattr(paper_rows, "protocol_runs", lambda row: list(old))
     entry = paper_rows.state_of(ROWS["halfcheetah-cap-adam"])
     assert (entry["state"], entry["seeds"]) == ("differs", [0, 1, 2])
-    assert entry["ours"]["violations"] == [45.6667, 39.0, 53.0]  # none of the random episodes violates
+    assert entry["ours"]["violations"] == pytest.approx([137 / 3, 39.0, 53.0])  # none of the random episodes violates
+
+
+def test_one_seed_gives_a_row_no_state_and_no_interval(monkeypatch):
+    old = stored.group("halfcheetah/adam")
+    monkeypatch.setattr(paper_rows, "protocol_runs", lambda row: [old[0]])
+    entry = paper_rows.state_of(ROWS["halfcheetah-cap-adam"])
+    assert (entry["state"], entry["differing"], entry["seeds"]) == ("missing", [], [0])
+    text = paper_rows.numbers(entry["ours"], 1)
+    assert text and "[" not in text
+    assert "[" in paper_rows.numbers(entry["ours"], 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "group", "keys", "shown"),
+    [
+        ("halfcheetah-cap-adam", "halfcheetah/adam",
+         ("return", "discounted_return", "discounted_cost", "cost"), "1,506 (142) / 150 (1,573) / 45.7"),
+        ("carracing-cap-adam", "carracing/worth-0.4",
+         ("discounted_return", "return", "cost", "discounted_cost"), "26.2 (41.1), median −3.29 / 0.10"),
+    ],
+)  # fmt: skip
+def test_return_and_cost_are_there_in_both_conventions(name, group, keys, shown):
+    # the paper's convention first: undiscounted returns and discounted costs on HalfCheetah, and the reverse on Car-Racing
+    runs = stored.group(group)
+    figures = paper_rows.figures_of(ROWS[name], runs)
+    for figure, key in zip(("return", "other_return", "cost", "other_cost"), keys, strict=True):
+        means = [sum(row[key] for row in run.rows[-10:]) / 10 for run in runs]
+        assert figures[figure][0] == pytest.approx(sum(means) / len(means), rel=1e-6)
+    assert ("median_return" in figures) == name.startswith("carracing")
+    assert paper_rows.numbers(figures, 1).startswith(shown)
 
 
 def test_a_run_that_was_not_made_as_the_protocol_says_is_refused():
     row, run = ROWS["halfcheetah-cap-adam"], stored.run("halfcheetah/adam-0")
-    config = {**run.config, "preset": PRESET}
+    settings = as_table(settings_of("cap", "vector", PRESET))
+    config = {**run.config, "preset": PRESET, "settings": settings, "rule": {"least": -1e30}}
     paper_rows.check_protocol(row, 0, run._replace(config=config))
     for name, value in {"preset": "fast", "kappa": "pi", "steps": 50_000, "seed": 1}.items():
         with pytest.raises(ValueError, match=f"{name} is {value}, not"):
             paper_rows.check_protocol(row, 0, run._replace(config={**config, name: value}))
+    with pytest.raises(ValueError, match="settings differ from those of the preset"):
+        paper_rows.check_protocol(row, 0, run._replace(config={**config, "settings": {**settings, "gamma": 0.9}}))
+    with pytest.raises(ValueError, match="rule differs from those of the preset"):
+        paper_rows.check_protocol(row, 0, run._replace(config={**config, "rule": {}}))
     with pytest.raises(ValueError, match="it has 99000 of 100000 steps"):
         paper_rows.check_protocol(row, 0, run._replace(config=config, rows=run.rows[:-1]))
 
@@ -133,6 +170,27 @@ def test_the_command_makes_runs_that_the_protocol_accepts(task_id, monkeypatch):
 def request_of(command):
     names = ("method", "kappa", "steps", "seed", "preset", "out")
     return Request(env=command.task, loggers=(), **{name: getattr(command, name) for name in names})
+
+
+def test_the_runs_that_decide_a_tag_have_tasks_methods_and_preset_of_the_rows(monkeypatch, tmp_path):
+    calls = []
+
+    def train(env, **options):
+        kappa = options.get("kappa")
+        rule = "fixed" if isinstance(kappa, float) else kappa
+        calls.append((env, options.get("method", "cap"), rule, options.get("preset")))
+
+    monkeypatch.setattr(capax, "train", train)
+    monkeypatch.setattr(capax, "resume", lambda *words, **options: None)
+    for case in same_rows.cases().values():
+        case(tmp_path)
+    for row in ROWS.values():
+        rule = "fixed" if isinstance(row.kappa, float) else row.kappa
+        if row.task == GRIDWORLD:
+            wanted = ("capax/Gridworld-v0", "cap", "pi" if rule == "adaptive" else rule, None)
+        else:
+            wanted = (row.task, row.method, rule, PRESET)
+        assert wanted in calls, row.name
 
 
 def test_the_gridworld_is_compared_by_both_standard_errors():
@@ -168,6 +226,19 @@ def test_worlds_of_the_protocol_replace_the_earlier_ones(monkeypatch, tmp_path):
         [5002],
         "gridworld-1",
     )
+
+
+def test_runs_of_the_protocol_are_listed_with_code_device_and_time(monkeypatch, tmp_path):
+    assert "No run under the protocol" in paper_rows.protocol_runs_table() or (stored.RESULTS / "paper").exists()
+    monkeypatch.setattr(stored, "RESULTS", tmp_path)
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "episodes.jsonl").write_text(json.dumps({"time": {"seconds": 1234.4}}) + "\n")
+    (folder / "config.json").write_text(json.dumps({"commit": "0123456789", "device": "a GPU"}))
+    stored.pack(folder, tmp_path / "paper" / "policy-gradient-1" / "halfcheetah-ppo-5003")
+    lines = paper_rows.protocol_runs_table().splitlines()
+    assert len(lines) == 3  # two rows are read off this run
+    assert "`capax paper halfcheetah-ppo-100k --seed 5003` | 0123456 | a GPU | 1,234 | 1 |" in lines[2]
 
 
 def test_a_misspelt_row_is_named():

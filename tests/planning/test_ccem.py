@@ -199,7 +199,7 @@ def test_non_finite_candidates_rank_last():
 # Candidates.
 
 
-@partial(jax.jit, static_argnums=(3, 4))
+@partial(jax.jit, static_argnums=(3, 4, 5))
 def sample(key: Any, mean: Any, sd: Any, size: int, colour: float, clip: bool = False) -> Any:
     return candidates_around(mean, sd, sample_noise(key, (size, *mean.shape), colour, clip), colour, clip)
 
@@ -230,6 +230,16 @@ def test_standard_deviation_is_at_most_half_the_distance_to_the_bound():
     # at .8 the bound is .2 away: a standard deviation of .1, cut at twice that, whatever sd is requested
     candidates = sample(jr.key(0), jnp.full((1, 1), 0.8), jnp.full((1, 1), 2.0), 40_000, 0.0)
     assert float(candidates.var()) == pytest.approx(0.7737 * 0.01, rel=0.03)
+
+
+def test_clipped_candidates_are_often_at_the_bounds():
+    # from N(0, 1), as published from images: 2 (1 − Φ(1)) = .3173 are beyond ± 1 and become ± 1; Var = ∫z²φ from −1 to 1,
+    # which is .6827 − 2 φ(1) = .1987, and .3173 of the bounds: .5161
+    candidates = sample(jr.key(0), jnp.zeros((1, 1)), jnp.ones((1, 1)), 40_000, 0.0, True)
+    assert float((jnp.abs(candidates) == 1.0).mean()) == pytest.approx(0.3173, abs=0.007)
+    assert float(candidates.var()) == pytest.approx(0.516, abs=0.01)
+    # drawn within the range, none is at a bound
+    assert float((jnp.abs(sample(jr.key(0), jnp.zeros((1, 1)), jnp.ones((1, 1)), 40_000, 0.0)) == 1.0).mean()) < 1e-3
 
 
 @pytest.mark.parametrize("colour", [0.5, 2.0])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
@@ -27,6 +29,7 @@ from capax.kappa.damped import Damped
 from capax.planning.ccem import rank_candidates
 from capax.planning.scoring import Terms, score_candidates
 from capax.training.methods import settings_of
+from capax.training.presets import PUBLISHED, PUBLISHED_IMAGE
 from capax.training.request import Request, resolve
 
 
@@ -120,6 +123,14 @@ def test_the_sizes_of_paper_and_published_are_the_same():
     assert (image.rssm.bootstrap, image.rssm.floor, image.rssm.signal_weight, image.hold) == ("batch", 0.0, 1.0, 1)
 
 
+@pytest.mark.parametrize(("changes", "heading"), [(PUBLISHED, "from states"), (PUBLISHED_IMAGE, "from images")])
+def test_the_page_lists_every_setting_that_the_preset_changes(changes, heading):
+    page = Path(__file__).parents[2].joinpath("docs", "published.md").read_text()
+    (table,) = (part for part in page.split("\n## ") if part.startswith(f"What it restores, {heading}"))
+    listed = {name for line in table.splitlines() for name in re.findall(r"`(\w+)`", line.partition(" | ")[0])}
+    assert listed >= {*changes}
+
+
 # κ.
 
 
@@ -160,6 +171,13 @@ def test_an_undiscounted_limit_is_a_pace():
     assert limit_of(spec, spent, binary=False, undiscounted_limit="budget", binary_costs="probability") == 1.0
     # a limit of 0 allows no step that may cost
     assert limit_of(Spec(0.0, 0.99, False, 10), spent, binary=True) == 0.0
+
+
+def test_a_pace_has_candidates_of_one_scale():
+    # with an action of doing nothing, the planner draws at several scales around it and around the present plan
+    spec = Spec(30.0, 0.99, False, 10)
+    rests = [Pets(spec, Adam(), 1, 2, settings_of("cap", "vector", p), 100)._rest for p in ("paper", "published")]
+    assert rests == [(0.0, 0.0), None]
 
 
 def test_a_discounted_limit_is_scaled_to_an_episode():
