@@ -16,9 +16,14 @@ from capax.cli.options import HELD
 from capax.cli.output import only_json
 from capax.core.errors import InputError
 from capax.paper import gridworld as experiment
-from capax.paper.partial_results import PARTIAL_FILE, load_finished_worlds, save_finished_worlds
+from capax.paper.partial_results import (
+    PARTIAL_FILE,
+    begins_with_settings,
+    load_finished_worlds,
+    save_finished_worlds,
+)
 from capax.runs.folder import Folder, read_plain, to_json, to_jsonl
-from capax.runs.lock import locked
+from capax.runs.lock import LOCK, locked
 from capax.runs.run import CONFIG
 from capax.runtime.signals import leaving
 from capax.runtime.terminal import CleanConsole, say, say_lines
@@ -81,6 +86,11 @@ def refuse_others(folder: Folder, overwrite: bool) -> None:
     if folder.stat(CONFIG) is not None:
         raise InputError(f"--out {folder.path} holds a {CONFIG}, as runs of capax train do: choose another folder.")
     there = [name for name in (*FILES, PARTIAL_FILE) if folder.stat(name) is not None]
+    if there and folder.stat(LOCK) is None and not begins_with_settings(folder):
+        raise InputError(
+            f"--out {folder.path} holds {there[0]}, but no {LOCK} of capax gridworld: choose another folder. What capax "
+            "gridworld did not write is not overwritten, nor with --force."
+        )
     if there and not overwrite:
         raise InputError(
             f"--out {folder.path} already holds {', '.join(there)}: add --resume to continue it, choose another folder, or add "

@@ -26,6 +26,15 @@ def settings_payload(settings: Settings) -> dict[str, Any]:
     return json.loads(json.dumps(payload))
 
 
+def begins_with_settings(folder: Folder) -> bool:
+    """Whether the folder has a file of partial results that begins with settings, so that it is not somebody else's."""
+    try:
+        head = json.loads(folder.read(PARTIAL_FILE).partition(b"\n")[0])
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(head, dict) and {*head} == {*settings_payload(Settings())}
+
+
 def load_finished_worlds(folder: Folder, settings: Settings) -> dict[int, WorldResult]:
     """Read the finished worlds, by number. An incomplete last line is removed from the file."""
     path = folder.path / PARTIAL_FILE

@@ -200,6 +200,8 @@ class RunConfig:
         if not 0.0 < self.gamma < 1.0:
             raise InputError(f"gamma is {self.gamma:g}: give a number above 0 and below 1.")
         if self.kind == "finite":
+            if None in (self.episode_steps, self.iterations, self.restarts, self.states, self.actions):
+                raise InputError("episode_steps, iterations, restarts, states or actions is missing: give them.")
             return
         if len(self.action_low) != len(self.action_high) or math.prod(self.action_shape) != len(self.action_low):
             raise InputError(

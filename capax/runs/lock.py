@@ -28,7 +28,7 @@ LONGEST = 4096
 """Bytes of `.lock` that are read."""
 WAIT_S = 10.0
 """How long a process that lost its `.lock` has to notice it and stop."""
-CHILD_WAIT_S = 2.0
+CHILD_WAIT_S = 10.0
 """How long a forked child may take to let go of the lock of a process that has ended."""
 STOPS = "this run stops, so that no two runs write one folder"
 
@@ -44,6 +44,8 @@ def locked(path: Path, check: Callable[[Folder], None] = lambda folder: None) ->
         try:
             path.mkdir(parents=True, exist_ok=True)
             folder = resources.enter_context(Folder(path))
+            if folder.handle is not None:
+                resources.enter_context(closed_in_children(folder.handle))
             if folder.stat(LOCK) is None:
                 check(folder)
             lock = _acquired(folder, resources)
@@ -62,16 +64,19 @@ def _acquired(folder: Folder, resources: ExitStack) -> int:
         lock = folder.open(LOCK, os.O_RDWR | os.O_CREAT)
         with ExitStack() as opened:
             opened.callback(os.close, lock)
+            opened.enter_context(closed_in_children(lock))  # before it is locked: no child must get the lock for good
             content = os.pread(lock, LONGEST, 0) if fcntl is not None else b""
             if content.strip() and not content.startswith(b'{"process"'):
                 raise InputError(f"{folder.path / LOCK} is not of capax: choose another folder, or move it away.")
             if not _flocked(lock):
-                if _holder_has_ended(content) and time.monotonic() < deadline:
+                ended = _holder_has_ended(content)
+                if ended and time.monotonic() < deadline:
                     time.sleep(0.05)
                     continue
-                raise FolderInUse(
-                    f"{folder.path} is in use by {holder(content)}: wait until it is done, or choose another folder."
-                )
+                user, advice = holder(content), "wait until it is done"
+                if ended:
+                    user, advice = f"a process that {user}, which has ended, has forked", "end that one"
+                raise FolderInUse(f"{folder.path} is in use by {user}: {advice}, or choose another folder.")
             status, named = os.fstat(lock), folder.stat(LOCK)
             if named is None or not os.path.samestat(status, named):
                 continue  # it was replaced meanwhile
@@ -80,8 +85,6 @@ def _acquired(folder: Folder, resources: ExitStack) -> int:
                 continue
             resources.push(opened.pop_all())
             break
-    handles = [lock, *([] if folder.handle is None else [folder.handle])]
-    resources.enter_context(closed_in_children(*handles))
     if folder.handle is not None:
         _wait_for_folder(folder, folder.handle)
     text = json.dumps({"process": os.getpid(), "host": socket.gethostname()}).encode()

@@ -6,14 +6,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from capax.agents.starters import Random, Scripted, StickyRandom
-from capax.core.checks import short_repr
-from capax.core.contracts import Agent
+from capax.core.checks import one_line, short_repr
+from capax.core.contracts import Agent, PlanningRule
 from capax.core.errors import InputError
 from capax.core.types import Spec
 from capax.envs.task import GymTask
 from capax.kappa.checked import CheckedRule
 from capax.kappa.conformal import DEFAULT_RATE
-from capax.kappa.rules import make_rule
+from capax.kappa.rules import make_rule, rule_settings
 from capax.runs.config import RunConfig
 from capax.runtime import switches
 from capax.tabular.gridworld import World
@@ -52,7 +52,7 @@ def build(config: RunConfig, world: World | None = None, own: UserObjects | None
     if config.own_kappa and own.rule is None:
         raise InputError(f"the run uses the rule {config.kappa}, which is your own: hand it over again, as kappa=.")
     rate = config.violation_rate or DEFAULT_RATE  # the rules of a finite world use none
-    rule = own.rule or make_rule(config.kappa, config.kind, rate, config.rule)
+    rule = own.rule or _named_rule(config, rate)
     spec = config.spec(constrained=method.constrained)
     agent = method.build(Ingredients(spec, rule, settings, config, world))
     if not isinstance(agent, Agent):
@@ -61,6 +61,17 @@ def build(config: RunConfig, world: World | None = None, own: UserObjects | None
     if world is not None:
         return Built(agent, None, start, spec, settings)
     return Built(agent, own.starter or random_starter(config, spec, settings), start, spec, settings)
+
+
+def _named_rule(config: RunConfig, rate: float) -> PlanningRule:
+    """The rule that the configuration names, with the parameters that it changes."""
+    parameters = {} if config.kappa is None else rule_settings(config.kappa, config.kind, rate)
+    unknown = [name for name in config.rule if name not in parameters]
+    if unknown:
+        raise InputError(
+            f"the rule {short_repr(config.kappa)} has no parameter {short_repr(unknown[0])}: restore config.json."
+        )
+    return make_rule(config.kappa, config.kind, rate, config.rule)
 
 
 def random_starter(config: RunConfig, spec: Spec, settings: Any) -> Random:
@@ -84,8 +95,8 @@ def check_precision(config: RunConfig) -> None:
     for name, before, now in switches.changes(config.switches):
         if name == switches.PRECISION:
             raise InputError(
-                f"the run was begun with {name}={before}, now it is {now}: set JAX_ENABLE_X64={int(before)}, so that its "
-                "arrays have the same types."
+                f"the run was begun with {name}={one_line(str(before), 40)}, now it is {now}: set "
+                f"JAX_ENABLE_X64={int(not now)}, so that its arrays have the same types."
             )
 
 

@@ -17,6 +17,8 @@ from capax.runs.lock import LOCK, locked
 from capax.runs.run import CONFIG, EPISODES, INTERRUPTED, Run
 
 ROWS = (EPISODES, INTERRUPTED, journal.RUNNING)
+CONFIG_NAMES = {"task", "method", "seed", "steps", "cost_limit", "version", "commit"}
+"""Names that `config.json` has in every format. Other programs write some of them too."""
 
 
 @contextmanager
@@ -95,7 +97,7 @@ def _is_config(folder: Folder) -> bool:
         table = json.loads(folder.read(CONFIG))
     except (ValueError, RecursionError):
         return folder.stat(LOCK) is not None
-    return isinstance(table, dict) and "task" in table and "method" in table
+    return isinstance(table, dict) and {*table} >= CONFIG_NAMES
 
 
 def prepare(run: Run, folder: Folder, force: bool) -> None:

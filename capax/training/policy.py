@@ -84,7 +84,8 @@ class Policy:
         observation = (
             f"{numbers} number{'s' * (numbers != 1)}" if config.image is None else f"image {list(config.image)}"
         )
-        return f"Policy({config.task}, {config.method}: {observation} -> {actions} action{'s' * (actions != 1)})"
+        text = f"Policy({config.task}, {config.method}: {observation} -> {actions} action{'s' * (actions != 1)})"
+        return terminal.printable(text)
 
     def _repr_html_(self) -> str:
         return f"<code>{html.escape(repr(self))}</code>"

@@ -174,6 +174,11 @@ def _initial(data: Any, task: GymTask | FiniteTask) -> list[Episode]:
 
 def _build(config: RunConfig, task: GymTask | FiniteTask, own: UserObjects) -> Built:
     """The agent and start of a run in this task, which must be the run's."""
+    if config.kind != task.kind:
+        raise InputError(
+            f"config.json is of the kind {config.kind}, its task of the kind {task.kind}: restore that file, or give the "
+            "environment that was trained in."
+        )
     if isinstance(task, FiniteTask):
         cmdp = task.world.cmdp
         if (config.states, config.actions) != (cmdp.S, cmdp.A):

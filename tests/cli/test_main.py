@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -209,12 +210,22 @@ def test_nothing_is_overwritten_without_force(tmp_path, capsys, name):
     assert (tmp_path / name).read_text() == "precious"
 
 
-def test_force_overwrites_these_files_and_no_others(tmp_path):
+def test_force_overwrites_these_files_and_no_others(folder, tmp_path):
+    out = shutil.copytree(folder, tmp_path / "copy")
     for name in ("table.json", "notes.txt"):
-        (tmp_path / name).write_text("old")
-    main([*SMALL, "--methods", "oracle", "--out", str(tmp_path), "--force", "--json"])
-    assert json.loads((tmp_path / "table.json").read_text())[0]["method"] == "oracle"
-    assert (tmp_path / "notes.txt").read_text() == "old"
+        (out / name).write_text("old")
+    main([*SMALL, "--methods", "oracle", "--out", str(out), "--force", "--json"])
+    assert json.loads((out / "table.json").read_text())[0]["method"] == "oracle"
+    assert (out / "notes.txt").read_text() == "old"
+
+
+@pytest.mark.parametrize("name", [*FILES, "worlds.jsonl"])
+@pytest.mark.parametrize("how", ["--force", "--resume"])
+def test_files_of_others_are_not_overwritten_with_force_either(tmp_path, capsys, name, how):
+    (tmp_path / name).write_text("precious")
+    assert "did not write is not overwritten" in refused(capsys, "--out", str(tmp_path), how)
+    assert [path.name for path in tmp_path.iterdir()] == [name]  # not even a lock is there
+    assert (tmp_path / name).read_text() == "precious"
 
 
 def test_a_folder_in_the_place_of_a_file_is_refused_even_with_force(tmp_path, capsys):

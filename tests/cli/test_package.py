@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -152,6 +153,12 @@ def test_a_policy_says_what_it_maps_to_what(trained, tmp_path):
     task = Run(trained).config.task
     assert repr(policy) == f"Policy({task}, cap: 2 numbers -> 1 action)"
     assert policy._repr_html_() == f"<code>{html.escape(repr(policy))}</code>" and "->" not in policy._repr_html_()
+
+
+def test_a_policy_shows_no_control_character_of_a_configuration(trained):
+    policy = capax.load(trained)
+    policy.config = replace(policy.config, task="a\x1b]0;title\x07\nb")
+    assert repr(policy).startswith(r"Policy(a\x1b]0;title\x07\nb, cap: ")
 
 
 def test_a_policy_of_a_finite_world_says_its_size(tmp_path):

@@ -176,6 +176,15 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("more", [{}, {"force": True}], ids=str)
+def test_rows_beside_a_configuration_of_another_program_are_not_overwritten(tmp_path, more):
+    files = {"config.json": b'{"task": "Walker", "method": "sac", "seed": 0}\n', "episodes.jsonl": PRECIOUS}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    assert "choose another folder" in refusal(lambda run: train_random(run, **more), tmp_path)
+    assert snapshot(tmp_path) == files
+
+
+@pytest.mark.parametrize("more", [{}, {"force": True}], ids=str)
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_folder_where_others_have_files_of_our_names_is_refused(tmp_path, name, more):
     out = tmp_path / "run"

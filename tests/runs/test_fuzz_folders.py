@@ -21,6 +21,7 @@ from capax.core.errors import Damaged, InputError
 from capax.reporting.runs import report, summaries
 from capax.runs.run import Run
 from capax.runs.state import StateLike, StateReader, flatten, restore
+from capax.runtime.switches import PRECISION
 from capax.training.train import resume
 
 ODD = [None, True, 0, -1, 2.5, 10**400, -HUGE, 2**63, 1e308, "", "x", "a\x1b[2J\nb", [], [[]], [HUGE], {}, {"x": {}}]
@@ -92,6 +93,21 @@ def test_every_field_of_a_config_with_every_odd_value(random_run, tmp_path_facto
             with suppress(InputError):
                 assert Run(folder).config.as_dict()
                 read_all(folder)
+
+
+@pytest.mark.parametrize("change", [
+    *({"rule": {name: value}} for name in ("x", "gain", "rate", "kappa") for value in (None, 10**400, "x", {})),
+    *({"switches": {PRECISION: value}} for value in ODD),
+    *({"kind": kind, "states": count, "actions": count} for kind in ("vector", "image", "finite") for count in (None, 4)),
+    *({name: None, "method": "calibrated"} for name in ("iterations", "restarts", "episode_steps")),
+], ids=lambda change: str(change)[:40])  # fmt: skip
+@pytest.mark.parametrize("method", ["trained", "tabular"])
+def test_parts_of_a_config_that_do_not_belong_together(method, change, request, tmp_path_factory):
+    folder = copy_of(request.getfixturevalue(method), tmp_path_factory)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(dumped(config | change))
+    used_or_refused(lambda: capax.load(folder))
+    used_or_refused(lambda: resume(folder))
 
 
 TEXTS = {

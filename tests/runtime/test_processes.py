@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from support.scripts import PATIENCE_S, runs, script, wait_for, wait_until
 
+from capax.core.errors import FolderInUse
 from capax.runs import lock
 from capax.runs.lock import locked
+from capax.runtime import processes
 
 HOLD = """
 import os, sys, time
@@ -56,6 +58,43 @@ def test_a_folder_is_free_as_soon_as_a_child_of_a_killed_process_lets_go(tmp_pat
         holder.wait()
         with locked(tmp_path):
             assert json.loads((tmp_path / ".lock").read_text())["process"] == os.getpid()
+
+
+FORK_WITHOUT_PYTHON = """
+import ctypes, os, sys, time
+from pathlib import Path
+from capax.runs.lock import locked
+with locked(Path(sys.argv[1])):
+    if ctypes.PyDLL(None).fork():  # Python does not hear of it
+        os.write(1, b"forked\\n")
+    time.sleep(600)
+"""
+
+
+def test_a_child_that_a_library_has_forked_is_named_as_the_holder(tmp_path, monkeypatch):
+    monkeypatch.setattr(lock, "CHILD_WAIT_S", 0.1)
+    with script(FORK_WITHOUT_PYTHON, str(tmp_path)) as holder:
+        wait_for(holder, "forked")
+        holder.kill()
+        holder.wait()
+        words = rf"in use by a process that process {holder.pid} on .*, which has ended, has forked: end that one"
+        with pytest.raises(FolderInUse, match=words), locked(tmp_path):
+            pass
+
+
+def test_a_child_has_no_lock_from_the_moment_on_that_it_is_taken(tmp_path, monkeypatch):
+    """Another thread may fork right then."""
+    handles, real = [], lock._flocked
+
+    def flocked(handle: int) -> bool:
+        handles.append(handle)
+        assert handle in processes._private
+        return real(handle)
+
+    monkeypatch.setattr(lock, "_flocked", flocked)
+    with locked(tmp_path):
+        assert len(handles) == 2 and processes._private >= {*handles}
+    assert not processes._private & {*handles}
 
 
 COME_OUT = """
