@@ -95,6 +95,7 @@ def test_an_experiment_that_cannot_be_resumed_is_refused(tmp_path, run_numbers, 
 @pytest.mark.parametrize("text", ["", "[]\n", "{}\n5\n", "no JSON\n"])
 def test_a_damaged_file_is_refused(tmp_path, capsys, text):
     (tmp_path / "worlds.jsonl").write_text(text)
+    (tmp_path / ".lock").touch()  # otherwise the file would be somebody else's
     with pytest.raises(SystemExit, match="2"):
         main([*ARGUMENTS, "--out", str(tmp_path), "--resume"])
     assert "start over with --force" in capsys.readouterr().err

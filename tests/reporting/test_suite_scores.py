@@ -27,6 +27,7 @@ class Config(NamedTuple):
     seed: int = 3
     cost_limit: float = TASK.limit
     limit: float = TASK.limit
+    violation_rate: float = 0.02
     kappa: str = "conformal"
     kind: str = "vector"
     cost_name: str = "cost"
