@@ -142,7 +142,7 @@ def compiled_plan(
     def act(key: Key, params: Any, inputs: Any, warm: Any) -> Any:
         obs, (kappa, limit, steps_left, sight) = inputs[:-4], inputs[-4:]  # one array: one copy to the device
         rate = settings.termination_cost if settings.termination_cost >= 0.0 else LIVED_RATE
-        terms = Terms(kappa, limit, params[1].binary, rate, steps_left, sight)
+        terms = Terms(kappa, limit, params[1].binary, rate, steps_left, sight, params[1].least_cost)
         still = None if rest is None else jnp.asarray(rest, jnp.float32)
         actions, mean, info = plan(
             key, params, obs, warm, terms, rollout=rollout, cem=settings.cem, flags=flags, rest=still

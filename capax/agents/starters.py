@@ -17,6 +17,11 @@ from capax.core.contracts import Agent
 from capax.core.errors import InputError
 from capax.core.types import Episode, Key, Metrics, Spec
 
+QUIET_SHARES = (1.0, 0.5, 0.25, 0.1, 0.0)
+"""Shares of the way from doing nothing to a random action, as likely as each other."""
+QUIET_HOLD = 4
+"""Steps that such an action is held for, on average."""
+
 
 @dataclass(frozen=True)
 class Starter(Agent[None]):
@@ -71,6 +76,22 @@ class StickyRandom(Random):
         new = carry is None or (coin + 1.0) / 2.0 < 1.0 / self.hold
         action = self.in_range(np.array(fresh)) if new else carry
         return action, action, {}
+
+
+@dataclass(frozen=True)
+class QuietRandom(StickyRandom):
+    """Random actions that are often near to doing nothing. Under a budget for what actions cost, the agent will act there, and
+    a model that has only seen great efforts predicts too much for small ones."""
+
+    rest: tuple[float, ...] = ()
+    """The action in [−1, 1] that is nearest to doing nothing."""
+
+    def act(self, state: None, carry: Any, obs: Any, key: Key) -> tuple[Any, Any, Metrics]:
+        *fresh, coin, size = np.asarray(uniform(key, self.action_dim + 2))
+        if carry is None or (coin + 1.0) / 2.0 < 1.0 / self.hold:
+            rest, share = np.asarray(self.rest, np.float32), QUIET_SHARES[int(len(QUIET_SHARES) * (size + 1.0) / 2.0)]
+            carry = rest + np.float32(share) * (self.in_range(np.array(fresh)) - rest)
+        return carry, carry, {}
 
 
 @dataclass(frozen=True)

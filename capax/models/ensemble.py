@@ -49,6 +49,8 @@ class Scaling(NamedTuple):
     """Every cost in the data was 0 or 1."""
     ends: Bool[Array, ""]
     """An episode in the data terminated."""
+    least_cost: Any = -np.inf
+    """The least cost of the data, or 0 if that is less. −∞ where predicted costs may be lower (published code)."""
 
 
 class Ensemble(eqx.Module):
@@ -114,6 +116,7 @@ def scaling(
         high=_float32(high),
         binary=jnp.asarray(binary),
         ends=jnp.asarray(bool(buffer.terminated.any())),
+        least_cost=_float32(-np.inf if settings.clamp > 0.0 else np.min(buffer.cost, initial=0.0)),
     )
 
 

@@ -37,7 +37,8 @@ class EnsembleSettings:
     targets: Annotated[str, OneOf("scaled", "raw")] = "scaled"
     """Units of what is predicted, and so of u and κ: the data's own deviations, or the environment's (published code)."""
     clamp: Annotated[float, Between(0.0, 1e9)] = 0.0
-    """Imagined states are clipped to ± this (published code: 100); 0: to the range of the data, widened by that range."""
+    """Imagined states are clipped to ± this, and predicted costs may be below 0 (published code: 100). 0: states are
+    clipped to the range of the data, widened by that range, and under a budget no cost is below the least one of the data."""
     products: Annotated[str, OneOf("auto", "float32", "bfloat16")] = "auto"
     """Type of the matrix products while imagining: float32, bfloat16, or auto (bfloat16 on a GPU, float32
     elsewhere)."""

@@ -14,7 +14,7 @@ from numpy import ndarray as Array
 from capax.core.types import Key
 from capax.models import ensemble
 from capax.models.ensemble import EnsembleSettings
-from capax.planning.scoring import LIVED_RATE, PARTS, charged, part_length
+from capax.planning.scoring import LIVED_RATE, PARTS, at_least, charged, part_length
 
 
 class Replay(NamedTuple):
@@ -73,7 +73,9 @@ def _imagine(params: Any, starts: Any, actions: Any, key: Key, settings: Ensembl
         return ensemble.rollout(params, start, actions[None], key, settings=settings)
 
     imagined = jax.vmap(imagine)(starts, actions)  # each [n 1 P H]
-    cost = jnp.where(params[1].binary, jax.nn.sigmoid(imagined.cost), imagined.cost)
+    scale = params[1]
+    cost = at_least(imagined.cost, scale.least_cost, scale.binary)
+    cost = jnp.where(scale.binary, jax.nn.sigmoid(cost), cost)
     cost, u = (charged(part[:, 0], imagined.alive[:, 0], LIVED_RATE) for part in (cost, imagined.uncertainty))
     return cost.mean(1), u.mean(1)
 

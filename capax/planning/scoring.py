@@ -1,7 +1,8 @@
 """Scores of candidates: return, conservative cost, and whether the cost is within the limit.
 
 A discounted limit is compared with a plan's mean cost per step. An undiscounted limit is a budget for the rest of the
-episode: what the plan costs, and what the steps after its horizon would cost at the rate of its last quarter.
+episode: what the plan costs, and what the steps after its horizon would cost at the rate of its last quarter, or of the
+whole plan if that is lower.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ class Terms(NamedTuple):
     """Steps until the episode's end, for a budget."""
     sight: Any = PARTS
     """Parts of a plan that count, for a budget."""
+    least_cost: Any = -math.inf
+    """A predicted cost below this counts as this, for a budget."""
 
 
 class Scores(NamedTuple):
@@ -57,20 +60,34 @@ def part_length(horizon: int) -> int:
     return -(-horizon // PARTS)
 
 
-def step_weights(horizon: int, steps_left: Any, sight: Any = PARTS) -> tuple[Float[Array, "2 H"], Float[Array, " H"]]:
-    """Weights of a plan's costs, which sum to 1, and of its rewards. What lies beyond `sight` parts does not count.
+class StepWeights(NamedTuple):
+    """What the steps of a plan count for."""
 
-    Each of the steps after that is charged the mean of the last part in sight, or of all parts in sight. The lower of the two
-    counts: later plans can stop what this one does at its end, and predictions at its end are the worst. The rewards of
-    the last part count for as many steps again as were in sight, if the episode lasts that long.
-    """
+    inside: Float[Array, " H"]
+    """1 for each step in sight that the episode lasts for."""
+    after: Float[Array, "2 H"]
+    """Two means that may stand for the steps after that: over the last part in sight, and over all parts in sight."""
+    beyond: Any
+    """Steps after the sight until the episode's end."""
+    visible: Any
+    """Steps in sight."""
+
+
+def step_weights(horizon: int, steps_left: Any, sight: Any = PARTS) -> StepWeights:
+    """Weights of the steps of a plan. What lies beyond `sight` parts does not count."""
     place, part = jnp.arange(horizon), part_length(horizon)
     visible = jnp.minimum(sight * part, horizon)
     in_sight, last = place < visible, (place < visible) & (place >= visible - part)
     inside = (in_sight & (place < steps_left)).astype(jnp.float32)
-    beyond = jnp.maximum(steps_left - visible, 0.0)
-    after = jnp.stack([last / last.sum(), in_sight / visible])
-    return (inside + after * beyond) / steps_left, inside + last / last.sum() * jnp.minimum(beyond, visible)
+    return StepWeights(
+        inside, jnp.stack([last / last.sum(), in_sight / visible]), jnp.maximum(steps_left - visible, 0.0), visible
+    )
+
+
+def at_least(cost: Float[Array, ...], least: Any, binary: Any) -> Float[Array, ...]:
+    """Predicted costs, not below the least cost. A model may predict less where it has seen nothing, and one step must not
+    make up for another. Logits and numbers that are not finite stay."""
+    return jnp.where(binary | ~jnp.isfinite(cost), cost, jnp.maximum(cost, least))
 
 
 def charged(part: Float[Array, "N P H"], alive: Float[Array, "N P H"], rate: Any) -> Float[Array, "N P H"]:
@@ -99,16 +116,24 @@ def score_candidates(imagined: Imagined, terms: Terms, *, budget: bool, flags: b
     return −∞ and cost +∞.
     """
     raw, u, alive, rate = imagined.cost, imagined.uncertainty, imagined.alive, terms.termination_cost
+    if budget:
+        raw = at_least(raw, terms.least_cost, terms.binary)
     cost, penalised = (conservative(raw, u, k, terms.binary, flags) for k in (0.0, terms.kappa))
     # an uncertainty that a termination cost replaces is not there
     parts = ((cost, rate), (u, jnp.where(jnp.isnan(rate), rate, 0.0)), (penalised, rate), (raw + terms.kappa * u, 0.0))
     reward = jnp.where(alive > 0.0, imagined.reward, 0.0)
     if budget:
-        cost_weights, reward_weights = step_weights(raw.shape[-1], terms.steps_left, terms.sight)
+        weights = step_weights(raw.shape[-1], terms.steps_left, terms.sight)
+        # each step after the sight costs the lower of the two means: later plans can stop what this one does at its end
+        cost_weights = (weights.inside + weights.after * weights.beyond) / terms.steps_left
         both = [charged(part, alive, each).mean(1) @ cost_weights.T for part, each in parts]  # each [N 2]
         lower = both[2].argmin(-1, keepdims=True)
         charges = [jnp.take_along_axis(part, lower, -1)[:, 0] for part in both]
-        reward = (reward * reward_weights).sum(-1).mean(-1)
+        # and it earns the lower of them, for as many steps as were in sight: otherwise a plan would first go away from a
+        # goal, so that it approaches it in its last part
+        earned_per_step = reward.mean(1)
+        after = (earned_per_step @ weights.after.T).min(-1) * jnp.minimum(weights.beyond, weights.visible)
+        reward = earned_per_step @ weights.inside + after
     else:
         charges = [charged_mean(part, alive, each) for part, each in parts]
         reward = reward.mean((1, 2)) * raw.shape[-1]

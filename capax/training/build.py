@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from capax.agents.starters import Random, Scripted, StickyRandom
+from capax.agents.starters import QUIET_HOLD, QuietRandom, Random, Scripted, StickyRandom
 from capax.core.checks import one_line, short_repr
 from capax.core.contracts import Agent, PlanningRule
 from capax.core.errors import InputError
@@ -75,8 +75,10 @@ def _named_rule(config: RunConfig, rate: float) -> PlanningRule:
 
 
 def random_starter(config: RunConfig, spec: Spec, settings: Any) -> Random:
-    """Random actions, from the task's range and held as the settings say."""
-    kind = Random if config.image is None else partial(StickyRandom, hold=setting_of(settings, "hold", 1))
+    """Random actions, from the task's range and held as the settings say; under a budget, often near to doing nothing."""
+    kind: Any = Random if config.image is None else partial(StickyRandom, hold=setting_of(settings, "hold", 1))
+    if setting_of(settings, "undiscounted_limit", "pace") == "budget" and not config.discounted:
+        kind = partial(QuietRandom, hold=QUIET_HOLD, rest=tuple(config.action_box.rest.tolist()))
     low, high = config.random_range
     return kind(spec, config.action_box.size, low=low, high=high)
 

@@ -102,7 +102,7 @@ def test_a_binary_cost_with_a_limit_of_zero_is_soon_kept():
 
     conformal, without_kappa = planned_episodes(Conformal(0.1)), planned_episodes(Fixed(0.0))
     assert sum(episode.paid > 0.0 for episode in conformal) <= 3
-    assert not any(episode.paid for episode in conformal[-5:])
+    assert sum(episode.paid > 0.0 for episode in conformal[-5:]) <= 1  # a tenth is asked for
     assert sum(episode.paid > 0.0 for episode in without_kappa) >= 7  # of twelve
     assert min(episode.earned for episode in conformal[-5:]) > 15.0  # of about 33 at most
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from capax.core.types import Imagined
-from capax.planning.scoring import Scores, Terms, score_candidates, step_weights
+from capax.planning.scoring import Scores, Terms, at_least, score_candidates, step_weights
 
 
 def imagined(cost: Any, *, reward: Any = 0.0, uncertainty: Any = 0.0, alive: Any = 1.0) -> Imagined:
@@ -25,17 +25,22 @@ def score(model: Imagined, *, budget: bool = True, flags: bool = False, **terms:
     return score_candidates(model, Terms(**{**defaults, **terms}), budget=budget, flags=flags)
 
 
+def charges(horizon: int, steps_left: float, sight: int = 4) -> Any:
+    """How often each step's cost is charged, for the two means that may stand for the steps after the sight."""
+    weights = step_weights(horizon, steps_left, sight)
+    return weights.inside + weights.after * weights.beyond
+
+
 def test_the_last_quarter_stands_for_the_steps_after_the_horizon():
     # 8 steps ahead of 20: the last two stand for the other 12, 6 each, or all eight do, 1.5 each
-    costs, rewards = step_weights(8, 20.0)
-    np.testing.assert_allclose(costs * 20.0, [[1, 1, 1, 1, 1, 1, 7, 7], [2.5] * 8], rtol=1e-6)
-    np.testing.assert_allclose(rewards, [1, 1, 1, 1, 1, 1, 5, 5])  # for 8 of the 12
+    costs = charges(8, 20.0)
+    np.testing.assert_allclose(costs, [[1, 1, 1, 1, 1, 1, 7, 7], [2.5] * 8], rtol=1e-6)
 
 
 def test_steps_after_the_end_of_the_episode_do_not_count():
-    costs, rewards = step_weights(8, 3.0)
-    np.testing.assert_allclose(costs * 3.0, [[1, 1, 1, 0, 0, 0, 0, 0]] * 2, rtol=1e-6)
-    np.testing.assert_array_equal(rewards, [1, 1, 1, 0, 0, 0, 0, 0])
+    np.testing.assert_allclose(charges(8, 3.0), [[1, 1, 1, 0, 0, 0, 0, 0]] * 2, rtol=1e-6)
+    model = imagined([[0.0] * 8], reward=1.0)
+    assert score(model, steps_left=3.0).earned == pytest.approx([3.0])
 
 
 def test_a_cost_that_is_paid_at_first_may_use_what_the_rest_does_not():
@@ -89,16 +94,38 @@ def test_a_binary_cost_is_a_probability():
 
 def test_what_is_out_of_sight_does_not_count():
     # two of four parts are in sight, four of eight steps: the fourth and third stand for the 16 after them
-    costs, rewards = step_weights(8, 20.0, 2)
-    np.testing.assert_allclose(costs * 20.0, [[1, 1, 9, 9, 0, 0, 0, 0], [5, 5, 5, 5, 0, 0, 0, 0]], rtol=1e-6)
-    np.testing.assert_allclose(rewards, [1, 1, 3, 3, 0, 0, 0, 0])
+    np.testing.assert_allclose(charges(8, 20.0, 2), [[1, 1, 9, 9, 0, 0, 0, 0], [5, 5, 5, 5, 0, 0, 0, 0]], rtol=1e-6)
+    # 1 in each of the four, and for four of the 16 steps after them; what the other four would earn is not there
+    model = imagined([[0.0] * 8], reward=[[1.0] * 4 + [9.0] * 4])
+    assert score(model, steps_left=20.0, sight=2).earned == pytest.approx([8.0])
 
 
 def test_a_plan_of_few_steps_has_as_many_parts():
     # parts of one step, of which there are only three
-    costs, rewards = step_weights(3, 10.0)
-    np.testing.assert_allclose(costs.sum(1), [1.0, 1.0], rtol=1e-6)
-    assert np.isfinite(rewards).all()
+    np.testing.assert_allclose(charges(3, 10.0).sum(1), [10.0, 10.0], rtol=1e-6)
+
+
+def test_the_rewards_after_the_sight_are_the_lower_of_two_rates():
+    # 8 steps ahead of 20, so 8 of the 12 steps after them count. The first plan goes away from a goal (−1 a step) and
+    # comes back in its last quarter (+3): 0 in all, and 0 a step after it, not 3. The second earns 1 in the last quarter
+    # alone: 2 in all, and .25 a step. The third earns nothing at the end: 6, and nothing after it
+    away, late, early = [-1.0] * 6 + [3.0] * 2, [0.0] * 6 + [1.0] * 2, [1.0] * 6 + [0.0] * 2
+    model = imagined([[0.0] * 8] * 3, reward=[away, late, early])
+    assert score(model, steps_left=20.0).earned == pytest.approx([0.0, 4.0, 6.0])
+
+
+def test_no_step_makes_up_for_another():
+    # a model that predicts −1 where it has seen no cost below 0: the plan costs 4, not 1
+    model = imagined([[4.0, -1.0, -1.0, -1.0]])
+    assert score(model, steps_left=4.0, least_cost=0.0).cost * 4.0 == pytest.approx([4.0])
+    assert score(model, steps_left=4.0).cost * 4.0 == pytest.approx([1.0])
+    assert score(model, steps_left=4.0, least_cost=0.0, budget=False).cost * 4.0 == pytest.approx([1.0])
+
+
+def test_the_least_cost_leaves_logits_and_what_is_not_finite():
+    cost = jnp.asarray([-2.0, -jnp.inf, jnp.nan, 3.0])
+    np.testing.assert_array_equal(at_least(cost, 0.0, jnp.asarray(False)), [0.0, -np.inf, np.nan, 3.0])
+    np.testing.assert_array_equal(at_least(cost, 0.0, jnp.asarray(True)), cost)
 
 
 def test_what_is_not_finite_is_refused_even_where_the_plan_is_dead():

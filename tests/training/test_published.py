@@ -29,7 +29,7 @@ from capax.kappa.damped import Damped
 from capax.planning.ccem import rank_candidates
 from capax.planning.scoring import Terms, score_candidates
 from capax.training.methods import settings_of
-from capax.training.presets import PUBLISHED, PUBLISHED_IMAGE
+from capax.training.presets import PRESETS, PUBLISHED, PUBLISHED_IMAGE
 from capax.training.request import Request, resolve
 
 
@@ -98,7 +98,8 @@ def test_published_chooses_adam_without_a_bound_and_the_user_may_choose_otherwis
     task.close()
 
 
-def test_presets_inherit_the_rule_of_their_base():
+def test_presets_inherit_the_rule_of_their_base(monkeypatch):
+    monkeypatch.setattr(PRESETS, "_entries", dict(PRESETS))  # what is registered is forgotten after the test
     task = make("capax/Integrator-v0")
     capax.register(capax.Preset("published-small", {"population": 20, "elites": 4}, base="published"))
     config = resolve(Request("capax/Integrator-v0", preset="published-small"), task)
