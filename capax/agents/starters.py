@@ -17,7 +17,7 @@ from capax.core.contracts import Agent
 from capax.core.errors import InputError
 from capax.core.types import Episode, Key, Metrics, Spec
 
-QUIET_SHARES = (1.0, 0.5, 0.25, 0.1, 0.0)
+QUIET_SHARES = (1.0, 1.0, 0.5, 0.1, 0.0)
 """Shares of the way from doing nothing to a random action, as likely as each other."""
 QUIET_HOLD = 4
 """Steps that such an action is held for, on average."""

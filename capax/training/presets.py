@@ -54,7 +54,10 @@ FAST_IMAGE: dict[str, Any] = dict(
     deter=64, stoch=16, hidden=64, depth=8, batch=16, chunk=6, updates=60, learning_rate=3e-3, horizon=10, iterations=4,
     population=100, elites=12, colour=0.5, keep=0.3, execute="best", start_steps=500,
 )  # fmt: skip
-FAST_BUDGET: dict[str, Any] = dict(hidden=128, horizon=40, execute="mean", sampled=0.25)
+FAST_BUDGET: dict[str, Any] = dict(
+    hidden=64, batch=64, least_updates=1000, most_updates=1000, balance=0.5, weight_decay=1e-3, horizon=40, execute="mean",
+    sampled=0.25,
+)  # fmt: skip
 PUBLISHED: dict[str, Any] = dict(
     targets="raw", noise="squared", outcomes="sample", clamp=100.0, floor=0.0, least_updates=0, batches="passes",
     undiscounted_limit="pace", binary_costs="flag", termination_cost=0.0, ties="order", products="float32",

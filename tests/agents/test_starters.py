@@ -28,15 +28,13 @@ def quiet_actions(count: int, **options: object) -> np.ndarray:
 
 
 def test_a_share_of_the_way_from_rest():
-    # the j-th of five shares bounds how far an action can be: of those below .1 of the range, nothing else is farther
+    # a fifth of the actions are rest, and another fifth are at most a tenth of the way away from it
     actions = quiet_actions(2000)
     farthest = np.array([1.5, 1.25])  # from rest to the farther bound
     distance = (np.abs(actions - REST) / farthest).max(1)
     assert (np.abs(actions) <= 1.0).all()
     assert np.mean(distance == 0.0) == pytest.approx(1 / len(QUIET_SHARES), abs=0.05)
-    assert np.mean((distance > 0.0) & (distance <= 0.1)) > 1 / len(
-        QUIET_SHARES
-    )  # all of the share .1, and some of the others
+    assert np.mean((distance > 0.0) & (distance <= 0.1)) > 1 / len(QUIET_SHARES)
     assert distance.max() > 0.9
 
 
