@@ -77,7 +77,8 @@ def _named_rule(config: RunConfig, rate: float) -> PlanningRule:
 def random_starter(config: RunConfig, spec: Spec, settings: Any) -> Random:
     """Random actions, from the task's range and held as the settings say; under a budget, often near to doing nothing."""
     kind: Any = Random if config.image is None else partial(StickyRandom, hold=setting_of(settings, "hold", 1))
-    if setting_of(settings, "undiscounted_limit", "pace") == "budget" and not config.discounted:
+    budget = setting_of(settings, "undiscounted_limit", "pace") == "budget" and not config.discounted
+    if budget and find_method(config.method, config.kind).learns:
         kind = partial(QuietRandom, hold=QUIET_HOLD, rest=tuple(config.action_box.rest.tolist()))
     low, high = config.random_range
     return kind(spec, config.action_box.size, low=low, high=high)

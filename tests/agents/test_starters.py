@@ -50,8 +50,13 @@ def test_the_range_of_random_actions_is_kept():
     assert (actions >= [-0.5, 0.0]).all() and (actions <= [0.5, 0.5]).all()
 
 
-@pytest.mark.parametrize(("discounted", "quiet"), [(False, True), (True, False)])
-def test_only_a_budget_has_a_quiet_start(tmp_path, discounted, quiet):
+@pytest.mark.parametrize(("options", "quiet"), [
+    ({}, True),
+    ({"discounted": True}, False),
+    ({"settings": VECTOR | {"start_steps": 40, "undiscounted_limit": "pace"}}, False),
+    ({"method": "random"}, False),  # what others are compared with
+], ids=["budget", "discounted", "pace", "random"])  # fmt: skip
+def test_only_an_agent_with_a_budget_has_a_quiet_start(tmp_path, options, quiet):
     sent = []
 
     def cost(obs, action, next_obs, info):
@@ -59,7 +64,9 @@ def test_only_a_budget_has_a_quiet_start(tmp_path, discounted, quiet):
         return 0.0
 
     train_tiny(
-        tmp_path, limited(walk, 20), steps=40, settings=VECTOR | {"start_steps": 40}, cost=cost, discounted=discounted
+        tmp_path,
+        limited(walk, 20),
+        **{"steps": 40, "settings": VECTOR | {"start_steps": 40}, "cost": cost, "discounted": False} | options,
     )
     repeated = sum(np.array_equal(one, other) for one, other in pairwise(sent))
     assert (repeated > 10) == quiet
