@@ -23,9 +23,9 @@ from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
 
 TRIED_STEPS = 1000
 """Transitions of the buffer that are predicted once more after a fit."""
-MAX_SHARPNESS = 4.0
-"""Largest factor."""
-GRID = np.linspace(1.0, MAX_SHARPNESS, 31)
+MAX_SHARPNESS = 16.0
+"""Largest factor. With 4, an agent that may risk .02 in an episode stays far from any danger, since .001 a step remains there."""
+GRID = np.geomspace(1.0, MAX_SHARPNESS, 41)
 
 
 def sharpness(logit: Array, cost: Array) -> float:
