@@ -141,7 +141,7 @@ class Monitor:
             )
         return (
             "the agent is too careful, or it ends its episodes to save cost. Try a higher --violation-rate, a small fixed κ "
-            "(--kappa 0.1), a longer horizon (--set horizon=40), or see whether ending an episode should cost something."
+            "(--kappa 0.1), a longer horizon (--set horizon=60), or see whether ending an episode should cost something."
         )
 
 
