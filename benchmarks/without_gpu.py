@@ -53,7 +53,8 @@ LAUNCHED = re.compile(r"%([\w.\-]+) = (\(.*?\)|\S+) (?:fusion|custom-call|copy|c
 def pretend_gpu() -> NamedSharding:
     """Make JAX report an H200; returns where compiled programs are placed."""
     jax.default_backend = lambda: "gpu"
-    jax.devices = lambda *_: [SimpleNamespace(compute_capability="9.0", device_kind="NVIDIA H200")]
+    device = SimpleNamespace(compute_capability="9.0", device_kind="NVIDIA H200", platform="cpu")  # what computes here
+    jax.devices = lambda *_: [device]
     topology = topologies.get_topology_desc(platform="cuda", target_config=H200, topology="1x1x1")
     return NamedSharding(topologies.make_mesh(topology, (1,), ("one",)), PartitionSpec())
 
