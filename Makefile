@@ -13,7 +13,7 @@ demo: .venv/run.stamp
 	$(BIN)/capax gridworld --out runs/gridworld --force
 
 test: .venv/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/dev.stamp
 	$(BIN)/ruff check .

@@ -27,11 +27,31 @@ from capax.runtime import cpu_devices
 
 cpu_devices.claim()  # before a test module computes anything
 
+LONG_FILES = (
+    "test_drill.py",
+    "test_rssm.py",
+    "test_crash.py",
+    "test_compile_cache.py",
+    "test_resume.py",
+    "test_foreign_folders.py",
+    "test_lanes.py",
+    "test_pets.py",
+    "test_policy_gradient_training.py",
+    "test_recipes.py",
+)
+"""They come first: a long file that comes last keeps one worker busy while the other has nothing to do."""
+
 # the same examples in every run, however long they take: a change breaks a test, chance does not
 settings.register_profile(
     "capax", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("capax")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first; the others stay in their order."""
+    places = {name: place for place, name in enumerate(LONG_FILES)}
+    items.sort(key=lambda item: places.get(item.path.name, len(places)))
 
 
 @pytest.fixture(autouse=True, scope="session")

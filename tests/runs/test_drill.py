@@ -11,7 +11,7 @@ with pytest.MonkeyPatch.context() as patch:
     patch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
     drill = importlib.import_module("drill")
 
-SHORT = {"calibrated": 3, "ensemble, forks": 4}
+SHORT = {"calibrated": 3, "ensemble, forks": 3}
 LONG = {name: 10 for name in drill.DRILLS if name not in SHORT}
 
 

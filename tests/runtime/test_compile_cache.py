@@ -28,6 +28,9 @@ def start(tmp_path: Path, out: str, **variables: str) -> str:
         "fast",
         "--steps",
         "330",
+        "--set",
+        "least_updates=20",  # what is compiled is the same
+        "most_updates=20",
     ]
     done = subprocess.run(
         [*command, "--out", str(tmp_path / out)],
