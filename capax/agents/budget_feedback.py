@@ -115,3 +115,12 @@ def unbroken(buffer: Any, within: slice) -> list[slice]:
     breaks = np.flatnonzero((buffer.next_obs[first : last - 1] != buffer.obs[first + 1 : last]).any(1)) + first + 1
     edges = [first, *breaks.tolist(), last]
     return [slice(begin, end) for begin, end in pairwise(edges) if begin < end]
+
+
+def costly_runs(buffer: Any) -> Array:
+    """Lengths of all runs of steps with a cost, each within an episode."""
+    broken = (buffer.next_obs[:-1] != buffer.obs[1:]).any(1)
+    costly = buffer.cost > 0.0
+    begins = costly & np.concatenate([[True], broken | ~costly[:-1]])
+    ends = costly & np.concatenate([broken | ~costly[1:], [True]])
+    return np.flatnonzero(ends) - np.flatnonzero(begins) + 1

@@ -6,9 +6,9 @@ CCEM is this agent with κ fixed at 0. CEM (PETS) is CCEM without a limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,75 +20,36 @@ from capax.agents.budget_feedback import (
     Error,
     Played,
     budget_feedback,
+    costly_runs,
     episode_error,
     sight_of,
     start_error,
     stretches,
     unbroken,
 )
+from capax.agents.pets_settings import PetsSettings as PetsSettings
 from capax.agents.planned_common import EpisodeBudget, FailureCount, all_finite, feedback, first_finite
 from capax.agents.recent_cache import RecentCache
 from capax.agents.starters import uniform
-from capax.core.checks import check_size
+from capax.agents.surprise import FORESEEN, Recalled, relearned
 from capax.core.contracts import Agent, PlanningRule
 from capax.core.costs import violates
-from capax.core.errors import InputError
-from capax.core.settings import Above, Between, OneOf, Whole, settle
 from capax.core.types import AnyNumber, Episode, Feedback, Key, Metrics, Rest, Spec
 from capax.data.device_cache import TransitionCache
 from capax.data.transitions import COLUMNS, TransitionBuffer
+from capax.kappa.allowance import typical_run
 from capax.kappa.conformal import residual_kappa
-from capax.models import ensemble
-from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
+from capax.models import ensemble, ensemble_fit
+from capax.models.ensemble import Ensemble, Scaling
 from capax.models.replay import Replay, explained_reward, replay
 from capax.models.sharpness import sharpened, step_margins
-from capax.planning.ccem import CEM, plan, shifted
+from capax.planning.ccem import plan, shifted
 from capax.planning.scoring import LIVED_RATE, PARTS, Terms
 from capax.runtime.cpu_devices import replicate
 from capax.runtime.lanes import batched, built_once
 
 REPLAYED_EPISODES = 12
 """Latest episodes on which a new model is tried."""
-
-
-@dataclass(frozen=True)
-class PetsSettings:
-    """Settings of the agent."""
-
-    ensemble: EnsembleSettings = field(default_factory=EnsembleSettings)
-    cem: CEM = field(default_factory=CEM)
-    start_steps: Annotated[int, Whole(2)] = 1000
-    """Random steps before the first fit (paper, hyper-parameter table)."""
-    buffer: Annotated[int, Whole(2)] = 1_000_000
-    """Transitions that are kept (paper, hyper-parameter table)."""
-    fit_every: Annotated[int, Whole(2)] = 1000
-    """New steps between two fits (paper: 1000, an episode); one episode if that has fewer."""
-    gamma: Annotated[float, Above(0.0, 0.999999)] = 0.99
-    """Discount of a step, in discounted sums."""
-    termination_cost: Annotated[float, Between(-1.0, 1e30)] = -1.0
-    """Cost of each step that is missing after an imagined termination. Below 0: what the lived steps of the same plan cost,
-    so that ending an episode saves nothing. 0: a termination is a goal."""
-
-    undiscounted_limit: Annotated[str, OneOf("budget", "pace")] = "budget"
-    """What an undiscounted limit is to a plan: a budget for the rest of the episode; or (pace: published code) a limit on the
-    plan's mean cost, scaled to an episode, with candidates of one scale."""
-    binary_costs: Annotated[str, OneOf("probability", "flag")] = "probability"
-    """How a cost of 0 or 1 counts in a plan: σ(logit) + κu, or as 1 once logit + κu > 0 (flag: published code)."""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.ensemble, EnsembleSettings) or not isinstance(self.cem, CEM):
-            raise InputError("ensemble and cem are settings of their own: give EnsembleSettings(...) and CEM(...).")
-        settle(self)
-        sizes = {**vars(self.ensemble), **vars(self.cem), **vars(self)}
-        for name in ("batch", "start_steps", "fit_every"):
-            if sizes[name] > self.buffer:
-                raise InputError(f"buffer is {self.buffer}, less than {name}, {sizes[name]}: give at least that many.")
-        if self.binary_costs == "flag" and self.undiscounted_limit == "budget":
-            raise InputError(
-                "binary_costs is flag, which no budget can be kept with: give undiscounted_limit=pace too."
-            )
-        check_size(sizes, "population", "particles", "horizon")
-        check_size(sizes, "population", "particles", "hidden", *["members"] * self.ensemble.exact)
 
 
 class PetsState(NamedTuple):
@@ -114,6 +75,8 @@ class PetsState(NamedTuple):
     """The latest planned episodes under an undiscounted limit, oldest first."""
     sight: int = PARTS
     """Parts of a plan that count."""
+    run_length: float = 1.0
+    """Steps in a row that cost something, typically, once one does."""
 
 
 class PlanCarry(NamedTuple):
@@ -126,6 +89,12 @@ class PlanCarry(NamedTuple):
     """Conservative cost that was predicted for the steps so far."""
     unpaid: float | None = None
     """Predicted cost of the last step, until its true cost is known. Who does not report costs is taken to pay it."""
+    recalled: Recalled | None = None
+    """The latest steps, where a cost that was not foreseen is learned from at once."""
+    model: Ensemble | None = None
+    """What was learned from within this episode."""
+    surprised: bool = False
+    """The last step had a cost that was not foreseen."""
 
 
 @built_once
@@ -214,7 +183,11 @@ class Pets(Agent[PetsState]):
 
     def begin(self, state: PetsState) -> PlanCarry:
         shape = self.settings.cem.horizon, self.action_dim
-        return PlanCarry(replicate(jnp.broadcast_to(jnp.asarray(self._rest or 0.0, jnp.float32), shape)))
+        recalled = None
+        if state.model.costs is not None and state.scaling is not None and bool(state.scaling.binary):
+            recalled = Recalled.nothing(self.obs_dim, self.action_dim)
+        warm = replicate(jnp.broadcast_to(jnp.asarray(self._rest or 0.0, jnp.float32), shape))
+        return PlanCarry(warm, recalled=recalled)
 
     def act(self, state: PetsState, carry: PlanCarry, obs: Any, key: Key) -> tuple[Any, PlanCarry, Metrics]:
         """The first action of the best plan within the limit."""
@@ -223,6 +196,9 @@ class Pets(Agent[PetsState]):
         if self._budget and carry.unpaid is not None:
             carry = self.observe_cost(carry, carry.unpaid)
         limit, steps_left = self._limit(state, carry)
+        if carry.surprised and carry.recalled is not None:
+            rate, model = self.settings.ensemble.learning_rate, carry.model or state.model
+            carry = carry._replace(model=relearned(model, state.scaling, carry.recalled, rate), surprised=False)
         numbers = *(obs - state.origin), state.rule.kappa, limit, steps_left, state.sight
         with np.errstate(over="ignore"):  # numbers too large for float32 become infinite, and the plan is not finite
             inputs = np.asarray(numbers, np.float32)
@@ -232,12 +208,14 @@ class Pets(Agent[PetsState]):
             return lambda: act(key, self._prepared(*params), inputs, carry.warm)
 
         good = None if state.good is None else plan_with(state.good)
-        plans = plan_with((state.model, state.scaling)), good
+        plans = plan_with((carry.model or state.model, state.scaling)), good
         last = carry.warm
         action, warm, metrics = first_finite(plans, lambda: (np.asarray(last[0]), shifted(last)), self.action_dim)
         predicted = max(0.0, metrics["plan_first_cost"])
         risk = carry.risk + predicted + state.rule.kappa * metrics["plan_first_uncertainty"]
-        return action, carry._replace(warm=warm, risk=risk, unpaid=predicted), {**metrics, "plan_limit": limit}
+        recalled = carry.recalled.with_step(obs - state.origin, action) if carry.recalled is not None else None
+        carry = carry._replace(warm=warm, risk=risk, unpaid=predicted, recalled=recalled)
+        return action, carry, {**metrics, "plan_limit": limit}
 
     def _limit(self, state: PetsState, carry: PlanCarry) -> tuple[float, float]:
         """The largest mean cost per step of the next plan, and the steps that are left."""
@@ -251,12 +229,17 @@ class Pets(Agent[PetsState]):
             return self.rule.step_limit(limit / self.spec.scale, left), np.inf
         assert self.spec.episode_steps is not None and state.scaling is not None
         steps, left = max(1, self.spec.episode_steps - carry.budget.steps), self.spec.limit - carry.budget.spent
-        rest = Rest(left, steps, self.spec.episode_steps, bool(state.scaling.binary), carry.risk)
+        binary = bool(state.scaling.binary)
+        rest = Rest(left, steps, self.spec.episode_steps, binary, carry.risk, state.run_length)
         per_step = self.rule.allowance(state.rule, rest) / steps
         return self.rule.step_limit(per_step, per_step), steps
 
     def observe_cost(self, carry: PlanCarry, cost: float) -> PlanCarry:
-        return carry._replace(budget=carry.budget.after(self.spec, cost), unpaid=None)
+        carry = carry._replace(budget=carry.budget.after(self.spec, cost))
+        if carry.recalled is not None and carry.unpaid is not None:
+            surprised = carry.unpaid < FORESEEN < cost
+            carry = carry._replace(recalled=carry.recalled.with_cost(cost), surprised=surprised)
+        return carry._replace(unpaid=None)
 
     def learn(self, state: PetsState, episodes: Sequence[Episode], key: Key) -> tuple[PetsState, Metrics]:
         """Add new episodes to the buffer, and fit if there are enough new steps."""
@@ -274,8 +257,11 @@ class Pets(Agent[PetsState]):
         if state.scaling is not None and bool(state.scaling.binary) != bool(scale.binary):
             # logits became costs: the rule's state has other units
             state = state._replace(rule=self.rule.init(), played=(), sight=PARTS)
-        if self._budget and state.scaling is None:
-            state = state._replace(rule=self._before_planning(state, scale, key))
+        if self._budget:
+            runs = typical_run(costly_runs(buffer), max(1.0, np.floor(self.spec.limit) + 1.0))
+            state = state._replace(run_length=runs)
+            if state.scaling is None:
+                state = state._replace(rule=self._before_planning(state, scale, key))
         model, optimiser, loss = self._fit(state.model, state.optimiser, scale, buffer, key)
         if not (np.isfinite(loss) and all_finite(model)):
             failures = state.failures.bad_fit(self.settings.ensemble.learning_rate)
@@ -376,7 +362,9 @@ class Pets(Agent[PetsState]):
         steps = self.spec.episode_steps or buffer.size
         error = start_error(buffer.cost, predicted, uncertainty, self.settings.cem.horizon, steps)
         left = self.spec.limit
-        allowance = self.rule.allowance(state.rule, Rest(left, steps, steps, bool(scale.binary)))
+        allowance = self.rule.allowance(
+            state.rule, Rest(left, steps, steps, bool(scale.binary), run_length=state.run_length)
+        )
         unit = allowance / error.uncertainty if error.uncertainty > 0.0 and np.isfinite(allowance) else 0.0
         residual = residual_kappa(error.error, 0.0, error.uncertainty)
         lesson = Feedback(0.0, left, False, residual, unit, error.uncertainty, noise=error.noise, allowance=allowance)
@@ -385,7 +373,7 @@ class Pets(Agent[PetsState]):
     def _fit(self, model: Any, optimiser: Any, scale: Scaling, buffer: TransitionBuffer, key: Key) -> Any:
         """A model fitted to a buffer, its optimiser's state, and the loss."""
         data = self._transitions.sync(buffer, capacity_for(buffer.size, self.capacity))
-        return ensemble.fit(model, optimiser, scale, data, buffer.size, key, settings=self.settings.ensemble)
+        return ensemble_fit.fit(model, optimiser, scale, data, buffer.size, key, settings=self.settings.ensemble)
 
 
 def capacity_for(count: int, capacity: int) -> int:

@@ -173,6 +173,8 @@ class Rest(NamedTuple):
     """Costs are 0 or 1."""
     risk: float = 0.0
     """Conservative cost that was predicted for the steps so far."""
+    run_length: float = 1.0
+    """Steps in a row that have a cost, typically, once one has."""
 
 
 class AnyNumber(NamedTuple):

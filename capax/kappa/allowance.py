@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from statistics import NormalDist
 
+import numpy as np
 from scipy.special import gammaincinv
 
 REPLANNED_STEPS = 4
 """Steps whose noise a margin covers: what happens earlier, later plans make up for."""
 
 
-def allowed_count(left: float, rate: float) -> float:
-    """The expected count of costs of 1 at which more than `left` come with a probability of `rate`, if they come at random.
+def allowed_count(left: float, rate: float, run_length: float = 1.0) -> float:
+    """The expected count of costs of 1 at which more than `left` come with a probability of `rate`, if they come at random in
+    runs of `run_length`.
 
-    P(Poisson(m) > ⌊left⌋) = rate. With nothing left, m = −log(1 − rate), about `rate`.
+    m = L·x with P(Poisson(x) ≥ n) = rate for the n = (⌊left⌋ + 1)/L runs that are too many, at least one; n may be a fraction.
+    With nothing left, m = −log(1 − rate), about `rate`.
     """
-    count = max(0, math.floor(left + 1e-9))
-    return float(gammaincinv(count + 1, rate))
+    too_many = max(0, math.floor(left + 1e-9)) + 1
+    length = min(max(1.0, run_length), float(too_many))
+    return length * float(gammaincinv(too_many / length, rate))
+
+
+def typical_run(lengths: Iterable[float], most: float) -> float:
+    """The mean length of runs; 1 without any. Those longer than `most`, which are too long however much longer, count as that."""
+    clipped = np.minimum(np.fromiter(lengths, float), most)
+    return float(clipped.mean()) if clipped.size else 1.0
 
 
 def noise_margin(noise: float, steps: int, rate: float) -> float:

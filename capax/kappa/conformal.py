@@ -205,7 +205,7 @@ class Conformal(PlanningRule):
     def allowance(self, state: ConformalState, rest: Rest) -> float:
         """Less than what is left, so that costs that come at random violate with a probability of about ε."""
         if rest.binary:
-            return allowed_count(rest.left, self.rate) - (rest.risk if rest.left < 1.0 else 0.0)
+            return allowed_count(rest.left, self.rate, rest.run_length) - (rest.risk if rest.left < 1.0 else 0.0)
         noise = math.sqrt(np.mean(np.square(state.noises))) if state.noises else 0.0
         margin = noise_margin(noise, rest.steps, self.rate)
         return max(rest.left - margin, MIN_ALLOWED_SHARE * rest.left)

@@ -16,18 +16,18 @@ import jax
 import jax.numpy as jnp
 import jax.random as jr
 import numpy as np
-import optax
 from jax import Array
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 
 from capax.core.errors import InputError
 from capax.core.types import Imagined, Key, Rollout
 from capax.data.transitions import TransitionBuffer
+from capax.models import cost_networks
+from capax.models.cost_networks import CostNetworks
 from capax.models.ensemble_settings import EnsembleSettings as EnsembleSettings
 from capax.models.layers import product_dtype, state_noise
 from capax.planning.penalty import deviation_norm
 from capax.runtime.cpu_devices import replicate, split_candidates
-from capax.runtime.lanes import batched
 
 UNROLL = 5
 """Imagined steps per turn of the compiled loop. A GPU launches fewer, larger pieces."""
@@ -60,6 +60,8 @@ class Ensemble(eqx.Module):
     biases: tuple[Float[Array, "E 1 O"], ...]
     max_logvar: Float[Array, " D"]
     min_logvar: Float[Array, " D"]
+    costs: CostNetworks | None = None
+    """Networks of their own for costs of 0 or 1."""
 
 
 class Prediction(NamedTuple):
@@ -81,8 +83,10 @@ def init(key: Key, obs_dim: int, action_dim: int, settings: EnsembleSettings) ->
         for k, i, o in zip(keys, sizes[:-1], sizes[1:], strict=True)
     )
     biases = tuple(jnp.zeros((settings.members, 1, o)) for o in sizes[1:])
-    bounds = (jnp.full(D, at, jnp.float32) for at in (0.5, -10.0))
-    return Ensemble(weights, biases, *bounds)
+    costs = None
+    if settings.cost_networks == "own":
+        costs = cost_networks.init(jr.fold_in(key, 1), settings.members, sizes[0], settings.hidden, settings.layers)
+    return Ensemble(weights, biases, jnp.full(D, 0.5), jnp.full(D, -10.0), costs)
 
 
 def scaling(
@@ -152,120 +156,12 @@ def cast_for_products(net: Ensemble, products: str) -> Ensemble:
     last, bias = (jnp.pad(x, ((0, 0), (0, 0), (0, padding[1]))) for x in (net.weights[-1], net.biases[-1]))
     weights = tuple(w.astype(products) for w in (first, *net.weights[1:-1], last))
     biases = (*(b.astype(products) for b in net.biases[:-1]), bias)
-    return Ensemble(weights, biases, net.max_logvar, net.min_logvar)
-
-
-def nll(
-    mean: Float[Array, "... D"], logvar: Float[Array, "... D"], target: Float[Array, "... D"]
-) -> Float[Array, "... D"]:
-    """Twice the negative log-likelihood of a Gaussian, without its constant.
-
-    (μ − y)² e^(−log σ²) + log σ²
-    """
-    return jnp.square(mean - target) * jnp.exp(-logvar) + logvar
-
-
-def bce(logit: Float[Array, ...], label: Float[Array, ...]) -> Float[Array, ...]:
-    """Negative log-likelihood of a 0/1 label."""
-    return jax.nn.softplus(logit) - label * logit
-
-
-def loss(
-    net: Ensemble,
-    x: Float[Array, "E B in"],
-    y: Float[Array, "E B D"],
-    end: Float[Array, "E B"],
-    weight: Float[Array, " B"],
-    scale: Scaling,
-    decays: tuple[float, ...],
-    balance: float = 0.0,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """The training loss, and the mean over members of their data losses, which is logged.
-
-    The first is the sum over members of each head's loss, averaged over the head's dimensions, plus the terms of the
-    log-variance bounds and of the weights. `balance` is described in `EnsembleSettings`.
-    """
-    p = predict(net, x)
-    gaussian = nll(p.mean, p.logvar, y)  # [E B D]
-    if balance > 0.0:
-        gaussian = gaussian * jax.lax.stop_gradient(jnp.exp(balance * p.logvar))
-    cost = jnp.where(scale.binary, bce(p.mean[..., -1], y[..., -1]), gaussian[..., -1])
-    head_losses = gaussian[..., :-2].mean(-1) + gaussian[..., -2] + cost + jnp.where(scale.ends, bce(p.end, end), 0.0)
-    data = (head_losses * weight).sum(-1) / weight.sum()  # [E]
-    bounds = 0.01 * (net.max_logvar - net.min_logvar).sum()
-    decay = sum(d * jnp.square(w).sum() / 2.0 for d, w in zip(decays, net.weights, strict=True))
-    return data.sum() + bounds + decay, data.mean()
-
-
-@batched
-@partial(jax.jit, static_argnames="settings")
-def fit(
-    net: Ensemble,
-    optimiser: Any,
-    scale: Scaling,
-    buffer: TransitionBuffer,
-    count: Int[Array, ""],
-    key: Key,
-    settings: EnsembleSettings,
-) -> tuple[Ensemble, Any, Float[Array, ""]]:
-    """Train on the first `count` rows of a padded buffer. Returns the loss averaged over the last pass.
-
-    Each member resamples the rows with replacement once per fit (a bootstrap). Every batch is drawn with replacement
-    from these: a shuffled order would need a sort in every step where several fits run as one. (`batches` can be passes
-    over them, in another order each time; the last batch of a pass has what is left.) `count` is traced, so a growing
-    buffer compiles nothing.
-    """
-    adam = optax.adam(settings.learning_rate)
-    decays = tuple(settings.decays())
-    k_boot, k_batch = jr.split(key)
-    resampled = jr.randint(k_boot, (settings.members, buffer.reward.shape[0]), 0, count)
-    per_epoch = (count + settings.batch - 1) // settings.batch
-    updates = jnp.clip(
-        jnp.ceil(settings.epochs * per_epoch).astype(jnp.int32), settings.least_updates, settings.most_updates
-    )
-    row_weight = (jnp.arange(settings.batch) < count).astype(jnp.float32)  # a small buffer counts about once
-
-    def gradient_step(number: Int[Array, ""], carry: Any, rows: Any, row_weight: Any) -> Any:
-        net, optimiser, total = carry
-        x, y, end = training_batch(buffer, rows, scale)
-        (_, data), grads = jax.value_and_grad(loss, has_aux=True)(
-            net, x, y, end, row_weight, scale, decays, settings.balance
-        )
-        steps, optimiser = adam.update(grads, optimiser)
-        return optax.apply_updates(net, steps), optimiser, total + jnp.where(number >= updates - per_epoch, data, 0.0)
-
-    def drawn_step(number: Int[Array, ""], carry: Any) -> Any:
-        places = jr.randint(jr.fold_in(k_batch, number), (settings.batch,), 0, count)
-        return gradient_step(number, carry, resampled[:, places], row_weight)
-
-    def one_pass(number: Int[Array, ""], carry: Any) -> Any:
-        first, order = number * per_epoch, pass_order(jr.fold_in(k_batch, number), resampled, count)
-
-        def pass_step(batch: Int[Array, ""], carry: Any) -> Any:
-            places = batch * settings.batch + jnp.arange(settings.batch)
-            rows = order[:, jnp.minimum(places, count - 1)]
-            return gradient_step(first + batch, carry, rows, (places < count).astype(jnp.float32))
-
-        return jax.lax.fori_loop(0, jnp.minimum(per_epoch, updates - first), pass_step, carry)
-
-    loop, turns = (one_pass, -(-updates // per_epoch)) if settings.batches == "passes" else (drawn_step, updates)
-    net, optimiser, total = jax.lax.fori_loop(0, turns, loop, (net, optimiser, jnp.zeros(())))
-    return net, optimiser, total / jnp.minimum(updates, per_epoch)
-
-
-def pass_order(key: Key, resampled: Int[Array, "E C"], count: Int[Array, ""]) -> Int[Array, "E C"]:
-    """The first `count` rows of each member's bootstrap in a random order, each once; what follows them is not read."""
-    place = jnp.where(jnp.arange(resampled.shape[1]) < count, jr.uniform(key, resampled.shape), 2.0)
-    return jnp.take_along_axis(resampled, jnp.argsort(place, axis=1), axis=1)
-
-
-def training_batch(buffer: TransitionBuffer, index: Int[Array, "E B"], scale: Scaling) -> tuple[Any, Any, Any]:
-    """Scaled inputs `[E B S+A]`, targets `[E B S+2]` and episode ends `[E B]` of some rows."""
-    obs, action, reward, cost, next_obs, end = (jnp.asarray(part)[index] for part in buffer.columns)
-    x = (jnp.concatenate([obs, action], -1) - scale.input_mean) / scale.input_sd
-    y = jnp.concatenate([next_obs - obs, reward[..., None], cost[..., None]], -1)
-    y = (y - scale.target_mean) / scale.target_sd
-    return x, y, end
+    costs = net.costs
+    if costs is not None:
+        first = jnp.pad(costs.weights[0], ((0, 0), (0, padding[0]), (0, 0)))
+        cost_weights = tuple(w.astype(products) for w in (first, *costs.weights[1:]))
+        costs = CostNetworks(cost_weights, (*(b.astype(products) for b in costs.biases[:-1]), costs.biases[-1]))
+    return Ensemble(weights, biases, net.max_logvar, net.min_logvar, costs)
 
 
 def rollout(
@@ -312,11 +208,26 @@ def rollout(
         reward, cost = (outcome[..., i - S] * scale.target_sd[i] + scale.target_mean[i] for i in (S, S + 1))
         ended = scale.ends & (p.end > 0.0)
         state = jnp.clip(state + change, scale.low, scale.high)
-        return (state, jnp.where(ended, 0.0, alive)), (reward, cost, jnp.broadcast_to(u, alive.shape), alive)
+        parts = Imagined(reward, cost, jnp.broadcast_to(u, alive.shape), alive)
+        return (state, jnp.where(ended, 0.0, alive)), (parts, None if net.costs is None else x)
 
     first = (jnp.broadcast_to(start, (E, N, G, S)), jnp.ones((E, N, G)))
-    _, parts = jax.lax.scan(step, first, (scaled_actions, noise), unroll=UNROLL)
+    _, (parts, inputs) = jax.lax.scan(step, first, (scaled_actions, noise), unroll=UNROLL)
+    if net.costs is not None:  # all steps at once
+        parts = parts._replace(cost=own_costs(net.costs, inputs, parts.cost, scale))
     return Imagined(*(jnp.moveaxis(part, 0, -1).swapaxes(0, 1).reshape(N, E * G, H) for part in parts))
+
+
+def own_costs(
+    net: CostNetworks, x: Float[Array, "H E M in"], shared: Float[Array, "H E N G"], scale: Scaling
+) -> Float[Array, "H E N G"]:
+    """Costs from networks of their own if they are 0 or 1, otherwise those of the shared networks."""
+
+    def own() -> Float[Array, "H E N G"]:
+        logit = cost_networks.logits(net, x.swapaxes(0, 1).reshape(x.shape[1], -1, x.shape[-1]))
+        return logit.reshape(x.shape[1], x.shape[0], *shared.shape[2:]).swapaxes(0, 1) * scale.target_sd[-1]
+
+    return jax.lax.cond(scale.binary, own, lambda: shared)
 
 
 def particle_noise(key: Key, candidates: int, shape: tuple[int, int, int, int], settings: EnsembleSettings) -> Any:
@@ -345,7 +256,7 @@ def build_rollout(settings: EnsembleSettings, obs_dim: int, action_dim: int) -> 
     fused_required, gpu = settings.rollout == "fused", jax.default_backend() == "gpu"
     if fused_required and not gpu:
         raise InputError("rollout is fused, and JAX finds no GPU here: choose auto or plain.")
-    if not gpu or settings.exact or settings.rollout == "plain":
+    if not gpu or settings.exact or settings.rollout == "plain" or settings.cost_networks == "own":
         return plain
     from capax.models.kernels import ensemble_kernel  # Pallas is slow to import
 

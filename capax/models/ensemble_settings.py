@@ -44,6 +44,9 @@ class EnsembleSettings:
     elsewhere)."""
     rollout: Annotated[str, OneOf("auto", "plain", "fused")] = "auto"
     """How a GPU computes rollouts: plain, fused (one kernel for all steps), or auto (fused where possible)."""
+    cost_networks: Annotated[str, OneOf("shared", "own")] = "shared"
+    """What predicts costs of 0 or 1. shared: the networks that predict everything else. own: networks that learn nothing
+    else, and drop inputs that say nothing about the cost."""
     learning_rate: Annotated[float, Above()] = 1e-3
     """Adam's learning rate."""
     batch: Annotated[int, Whole()] = 256
@@ -69,6 +72,8 @@ class EnsembleSettings:
         settle(self)
         if self.rollout == "fused" and self.exact:
             raise InputError("rollout is fused, which asks each member about its own particles: leave exact out.")
+        if self.rollout == "fused" and self.cost_networks == "own":
+            raise InputError("rollout is fused, which has no networks for costs alone: leave cost_networks out.")
         if self.particles % self.members:
             raise InputError(f"particles is {self.particles}: give a multiple of the {self.members} members.")
         if self.least_updates > self.most_updates:

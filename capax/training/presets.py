@@ -56,7 +56,7 @@ FAST_IMAGE: dict[str, Any] = dict(
 )  # fmt: skip
 FAST_BUDGET: dict[str, Any] = dict(
     hidden=64, batch=64, least_updates=1000, most_updates=1000, balance=0.5, weight_decay=1e-3, horizon=40, execute="mean",
-    sampled=0.25,
+    sampled=0.25, cost_networks="own",
 )  # fmt: skip
 PUBLISHED: dict[str, Any] = dict(
     targets="raw", noise="squared", outcomes="sample", clamp=100.0, floor=0.0, least_updates=0, batches="passes",

@@ -12,6 +12,7 @@ from support.episodes import planned_episode
 from capax.agents.budget_feedback import (
     Played,
     budget_feedback,
+    costly_runs,
     episode_error,
     sight_of,
     start_error,
@@ -98,3 +99,20 @@ def test_a_plan_counts_for_at_least_one_part():
 def test_few_predictions_that_are_too_high_are_no_evidence():
     # half a cost is believed in beforehand: .9 predicted and none paid is less than twice that
     assert sight_of([np.zeros(4)], [replayed([0.2] * 4, *[[NAN] * 4] * 3)], limit=0.0) == 4
+
+
+def buffer_of(cost: Any, episodes: list[int]) -> Any:
+    """Steps with these costs, in episodes of these lengths that begin far from where the one before ended."""
+    number = np.arange(len(cost), dtype=float) + 100.0 * np.repeat(np.arange(len(episodes)), episodes)
+    return SimpleNamespace(obs=number[:, None], next_obs=number[:, None] + 1.0, cost=np.array(cost, float))
+
+
+def test_runs_of_costs_end_with_their_episode():
+    # an episode of 5 steps with a run of 2 and one of 1 at its end, and one of 4 that begins with a run of 2
+    assert costly_runs(buffer_of([1, 1, 0, 0, 1, 1, 1, 0, 0], [5, 4])).tolist() == [2, 1, 2]
+    assert costly_runs(buffer_of([1, 1, 0, 0, 1, 1, 1, 0, 0], [9])).tolist() == [2, 3]
+
+
+@pytest.mark.parametrize(("cost", "runs"), [([0, 0, 0], []), ([1, 1, 1], [3]), ([1], [1]), ([0, 0, 1], [1])])
+def test_runs_at_the_edges_of_the_buffer(cost, runs):
+    assert costly_runs(buffer_of(cost, [len(cost)])).tolist() == runs

@@ -22,7 +22,7 @@ from capax.envs.make import make
 from capax.kappa.adam import Adam
 from capax.kappa.conformal import Conformal, ConformalState
 from capax.kappa.fixed import Fixed
-from capax.models import ensemble
+from capax.models import ensemble_fit
 from capax.models.ensemble import EnsembleSettings
 from capax.planning.ccem import CEM
 from capax.training.collect import EpisodeCollector
@@ -310,8 +310,8 @@ def test_an_observation_too_large_for_the_network_leaves_actions_finite(cap, out
 
 def spoil_fits(monkeypatch: pytest.MonkeyPatch, spoil: Any) -> None:
     """Apply a function to the result of each fit."""
-    real = ensemble.fit
-    monkeypatch.setattr(ensemble, "fit", lambda *arguments, **named: spoil(*real(*arguments, **named)))
+    real = ensemble_fit.fit
+    monkeypatch.setattr(ensemble_fit, "fit", lambda *arguments, **named: spoil(*real(*arguments, **named)))
 
 
 def nan_loss(model: Any, optimiser: Any, loss: Any) -> Any:

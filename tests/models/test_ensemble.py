@@ -14,8 +14,9 @@ from scipy.stats import norm
 from support.compiled_ensemble import init, predict, rollout
 
 from capax.core.types import Imagined
-from capax.models import ensemble
-from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling, bce, nll
+from capax.models import ensemble, ensemble_fit
+from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling
+from capax.models.ensemble_fit import bce, nll
 
 
 def swish(x: Any) -> Any:
@@ -93,7 +94,7 @@ def test_loss_by_hand(tiny, binary, ends):
     total = sum(losses) + 0.01 * (np.array([0.5, 0.2, 0.0, 1.0]) + np.array([9.0, 8.0, 7.0, 6.0])).sum()
     total += sum(d / 2.0 * float(np.square(w).sum()) for d, w in zip(decays, tiny.weights, strict=True))
     parts = (jnp.asarray(part, jnp.float32) for part in (x, y, end, weight))
-    computed, logged = jax.jit(ensemble.loss)(tiny, *parts, make_scale(binary, ends), decays)
+    computed, logged = jax.jit(ensemble_fit.loss)(tiny, *parts, make_scale(binary, ends), decays)
     assert float(computed) == pytest.approx(total, rel=1e-5)
     assert float(logged) == pytest.approx(np.mean(losses), rel=1e-5)
 
@@ -105,7 +106,7 @@ def test_a_members_gradient_does_not_depend_on_the_others(tiny):
 
     @jax.jit
     def gradient(arguments: Any) -> Any:
-        return jax.grad(lambda net: ensemble.loss(net, *arguments, jnp.ones(5), make_scale(), (0.1, 0.1))[0])(tiny)
+        return jax.grad(lambda net: ensemble_fit.loss(net, *arguments, jnp.ones(5), make_scale(), (0.1, 0.1))[0])(tiny)
 
     one, other = gradient(parts), gradient(changed)
     for w, v in zip(one.weights, other.weights, strict=True):
@@ -323,9 +324,9 @@ def test_balance_gives_noisy_quantities_their_share_of_the_gradient():
     def loss_of(mean: Any, balance: float) -> Any:
         prediction = ensemble.Prediction(mean[None, None], logvar[None, None], jnp.zeros((1, 1)))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ensemble, "predict", lambda *_: prediction)
+            patch.setattr(ensemble_fit, "predict", lambda *_: prediction)
             parts = jnp.zeros((1, 1, 2)), jnp.zeros((1, 1, 3)), jnp.zeros((1, 1)), jnp.ones(1)
-            return ensemble.loss(net, *parts, make_scale(S=1), (0.0, 0.0), balance)[0]
+            return ensemble_fit.loss(net, *parts, make_scale(S=1), (0.0, 0.0), balance)[0]
 
     ratios = {}
     for balance in (0.0, 0.5, 1.0):

@@ -15,7 +15,7 @@ from support.compiled_ensemble import init, predict, rollout
 from capax.core.errors import InputError
 from capax.core.types import Episode
 from capax.data.transitions import TransitionBuffer
-from capax.models import ensemble
+from capax.models import ensemble_fit
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling, scaling
 
 TINY = EnsembleSettings(
@@ -41,7 +41,9 @@ def fit_model(
     scale = scaling(buffer)
     net = init(jr.key(seed), buffer.obs.shape[1], buffer.action.shape[1], settings)
     optimiser = optax.adam(settings.learning_rate).init(net)
-    net, _, loss = ensemble.fit(net, optimiser, scale, buffer.padded(CAPACITY), buffer.size, jr.key(seed + 1), settings)
+    net, _, loss = ensemble_fit.fit(
+        net, optimiser, scale, buffer.padded(CAPACITY), buffer.size, jr.key(seed + 1), settings
+    )
     return (net, scale), float(loss)
 
 
@@ -143,7 +145,7 @@ def test_a_fit_lowers_the_loss_that_it_reports():
     scale, net = scaling(buffer), init(jr.key(0), 1, 1, TINY)
     optimiser, losses = optax.adam(TINY.learning_rate).init(net), []
     for number in range(2):
-        net, optimiser, loss = ensemble.fit(
+        net, optimiser, loss = ensemble_fit.fit(
             net, optimiser, scale, buffer.padded(CAPACITY), buffer.size, jr.key(number), TINY
         )
         losses.append(float(loss))
@@ -162,7 +164,7 @@ def test_members_see_different_resamplings():
     net = init(jr.key(0), 1, 1, TINY)
     same = jax.tree.map(lambda x: x if x.ndim == 1 else jnp.broadcast_to(x[:1], x.shape), net)
     optimiser = optax.adam(TINY.learning_rate).init(same)
-    fitted, *_ = ensemble.fit(same, optimiser, scaling(buffer), buffer.padded(CAPACITY), 400, jr.key(0), TINY)
+    fitted, *_ = ensemble_fit.fit(same, optimiser, scaling(buffer), buffer.padded(CAPACITY), 400, jr.key(0), TINY)
     assert not np.allclose(fitted.weights[0][0], fitted.weights[0][1], atol=1e-3)
 
 
@@ -174,18 +176,18 @@ def test_padding_is_never_read(garbage):
     padded = buffer.padded(CAPACITY)
     spoiled = TransitionBuffer(*(np.where(np.arange(CAPACITY).reshape(-1, *[1] * (a.ndim - 1)) < 400, a, garbage)
                        .astype(np.float32) for a in padded.columns))  # fmt: skip
-    one, other = (ensemble.fit(net, optimiser, scale, rows, 400, jr.key(0), TINY) for rows in (padded, spoiled))
+    one, other = (ensemble_fit.fit(net, optimiser, scale, rows, 400, jr.key(0), TINY) for rows in (padded, spoiled))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_a_growing_buffer_compiles_nothing(linear_model):
-    before = ensemble.fit.__wrapped__._cache_size()
+    before = ensemble_fit.fit.__wrapped__._cache_size()
     for size in (2, 64, 65):
         buffer = transitions(np.random.default_rng(0), n=size)
         _, loss = fit_model(buffer)
         assert np.isfinite(loss)
-    assert ensemble.fit.__wrapped__._cache_size() == before
+    assert ensemble_fit.fit.__wrapped__._cache_size() == before
 
 
 @pytest.mark.parametrize(("count", "updates"), [
@@ -202,7 +204,7 @@ def test_updates_of_a_fit(count, updates):
     buffer = transitions(np.random.default_rng(0), n=count)
     net = init(jr.key(0), 1, 1, settings)
     optimiser = optax.adam(settings.learning_rate).init(net)
-    _, optimiser, _ = ensemble.fit(net, optimiser, scaling(buffer), buffer.padded(256), count, jr.key(0), settings)
+    _, optimiser, _ = ensemble_fit.fit(net, optimiser, scaling(buffer), buffer.padded(256), count, jr.key(0), settings)
     assert int(optimiser[0].count) == updates
 
 
@@ -216,7 +218,7 @@ def test_a_partial_batch_counts_each_row_once():
         net = init(jr.key(0), 1, 1, settings)
         optimiser = optax.adam(settings.learning_rate).init(net)
         arguments = (scaling(buffer), buffer.padded(64), 50, jr.key(0), settings)
-        losses.append(float(ensemble.fit(net, optimiser, *arguments)[2]))
+        losses.append(float(ensemble_fit.fit(net, optimiser, *arguments)[2]))
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
 
 

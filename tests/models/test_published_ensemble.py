@@ -12,7 +12,7 @@ import pytest
 from optax.tree_utils import tree_get
 
 from capax.data.transitions import TransitionBuffer
-from capax.models import ensemble
+from capax.models import ensemble, ensemble_fit
 from capax.models.ensemble import Ensemble, EnsembleSettings, Scaling, scaling
 from capax.models.kernels.ensemble_kernel import unsupported_reason
 
@@ -104,7 +104,7 @@ def test_candidates_share_their_noise_or_have_their_own(outcomes):
 
 def test_a_pass_has_every_row_of_the_bootstrap_once():
     resampled = jnp.array([[7, 7, 2, 0, 9, 9], [4, 1, 1, 3, 9, 9]])  # four rows each, and padding
-    order = np.asarray(ensemble.pass_order(jr.key(1), resampled, jnp.asarray(4)))
+    order = np.asarray(ensemble_fit.pass_order(jr.key(1), resampled, jnp.asarray(4)))
     assert sorted(order[0, :4]) == [0, 2, 7, 7] and sorted(order[1, :4]) == [1, 1, 3, 4]
 
 
@@ -115,7 +115,7 @@ def test_five_passes_are_the_length_of_a_fit(least, updates):
     buffer = TransitionBuffer(*(np.concatenate([part] * 3) for part in STEPS.columns))
     net = ensemble.init(jr.key(0), 1, 1, chosen)
     optimiser = optax.adam(1e-3).init(net)
-    fitted, optimiser, loss = ensemble.fit(
+    fitted, optimiser, loss = ensemble_fit.fit(
         net, optimiser, scaling(buffer, chosen), buffer.padded(8), 6, jr.key(1), settings=chosen
     )
     assert int(tree_get(optimiser, "count")) == updates and np.isfinite(loss)
