@@ -9,7 +9,7 @@ from benchmarks.figures import intervals, words
 from benchmarks.figures.measures import Entry
 from benchmarks.figures.registry import figure
 from benchmarks.figures.run_tables import LABEL, PLANNED, RANDOM, RATE, SEEDS, Column, key, lines
-from benchmarks.figures.stored import StoredRun
+from benchmarks.figures.stored import LAST, StoredRun
 from capax.paper.rows import ROWS, PaperRow
 
 
@@ -28,20 +28,29 @@ def mean_of(name: str, phase: str) -> Callable[[Entry], str]:
     return cell
 
 
+def last_ten(name: str) -> Callable[[Entry], str]:
+    """A column with the mean of a key over the last ten episodes, and its interval over seeds."""
+    return lambda entry: words.interval(
+        intervals.of_seeds([fmean(row[name] for row in run.rows[-LAST:]) for run in entry.runs]), 0
+    )
+
+
 @figure
 def kappa_correction_table() -> str:
     """`capax/Dot-v0` with adam: what random episodes did to κ."""
     entries = [
         Entry("before (c7d42b6)", "corrections/kappa-before"),
-        Entry("now: random episodes leave κ alone, and there is a bootstrap", "corrections/kappa-after"),
+        Entry("random episodes leave κ alone", "corrections/kappa-alone"),
+        Entry("now: and there is a bootstrap", "corrections/kappa-after"),
     ]
     columns: tuple[Column, ...] = (
         LABEL,
         SEEDS,
-        ("cost of the random episodes", by_seed(lambda run: sum(row["cost"] for row in run.random), 0)),
-        ("κ of the first plan", by_seed(lambda run: run.planned[0]["kappa"], 3)),
-        ("κ at the end", by_seed(lambda run: run.rows[-1]["kappa_next"], 3)),
+        ("cost of the random episodes, by seed", by_seed(lambda run: sum(row["cost"] for row in run.random), 0)),
+        ("κ of the first plan, by seed", by_seed(lambda run: run.planned[0]["kappa"], 3)),
+        ("κ at the end, by seed", by_seed(lambda run: run.rows[-1]["kappa_next"], 3)),
         ("return, last ten", key("return")),
+        ("planned uncertainty, last ten", last_ten("planned_uncertainty")),
         ("cost of a planned episode", mean_of("cost", "planned")),
         PLANNED,
         RATE,
