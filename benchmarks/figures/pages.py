@@ -14,12 +14,13 @@ from benchmarks.figures import (
     run_tables,
     speed,
     stored,
+    suite,
     values,
 )
 from benchmarks.figures.registry import render
 from benchmarks.figures.stored import ROOT
 
-PROVIDERS = (corrections, gridworld, guarantees, paper_rows, run_tables, speed, values)
+PROVIDERS = (corrections, gridworld, guarantees, paper_rows, run_tables, speed, suite, values)
 """Modules whose import registers their figures."""
 
 
