@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import fmean
 
-from benchmarks.figures import intervals, words
+from benchmarks.figures import words
 from benchmarks.figures.measures import Entry
 from benchmarks.figures.registry import figure
 from benchmarks.figures.run_tables import LABEL, PLANNED, RANDOM, RATE, SEEDS, Column, key, lines
 from benchmarks.figures.stored import LAST, StoredRun
 from capax.paper.rows import ROWS, PaperRow
+from capax.reporting import intervals
 
 
 def by_seed(value: Callable[[StoredRun], float], digits: int) -> Callable[[Entry], str]:

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 from typing import Any
 
-from benchmarks.figures import intervals, stored, words
+from benchmarks.figures import stored, words
 from benchmarks.figures.registry import figure
 from capax.agents.finite_worlds import LIMIT
 from capax.core.costs import violates
 from capax.paper.gridworld import PAPER_RESULTS
+from capax.reporting import intervals
 from capax.reporting.gridworld import display_name
 
 DEFAULTS = "gridworld/100-worlds-any-seed-0.jsonl.xz"

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Any, NamedTuple
 
-from benchmarks.figures import intervals, stored, words
-from benchmarks.figures.intervals import Interval
+from benchmarks.figures import stored, words
 from benchmarks.figures.stored import LAST, StoredRun
 from capax.paper.rows import PaperRow
+from capax.reporting import intervals
+from capax.reporting.intervals import Interval
 
 
 class Entry(NamedTuple):

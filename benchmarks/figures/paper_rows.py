@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean, pstdev
 from typing import Any, NamedTuple
 
-from benchmarks.figures import intervals, stored, words
+from benchmarks.figures import stored, words
 from benchmarks.figures.gridworld import LATER_SEEDS, by_method, summary
 from benchmarks.figures.measures import last, middle
 from benchmarks.figures.registry import figure
@@ -15,6 +15,7 @@ from benchmarks.figures.stored import StoredRun
 from capax.paper.gridworld import PAPER_RESULTS
 from capax.paper.protocol import SEEDS, run_name, tag
 from capax.paper.rows import CARRACING, GRIDWORLD, HALFCHEETAH, PRESET, ROWS, PaperRow
+from capax.reporting import intervals
 from capax.training.methods import settings_of
 from capax.training.presets import as_table, preset_rule
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from benchmarks.figures.intervals import Interval
+from capax.reporting.intervals import Interval
 
 
 def number(value: float, digits: int = 0) -> str:

@@ -18,7 +18,7 @@ from capax.cli import output
 from capax.cli.gridworld import Gridworld
 from capax.cli.info import Bench, Doctor, Settings, Tasks
 from capax.cli.paper import Paper
-from capax.cli.runs import Evaluate, Report, Resume
+from capax.cli.runs import Compare, Evaluate, Report, Resume
 from capax.cli.suite import Suite
 from capax.cli.train import Train
 from capax.core.checks import failure_text
@@ -35,6 +35,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "resume": Resume,
     "evaluate": Evaluate,
     "report": Report,
+    "compare": Compare,
     "suite": Suite,
     "paper": Paper,
     "tasks": Tasks,

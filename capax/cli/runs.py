@@ -22,6 +22,7 @@ from capax.cli.options import (
 from capax.cli.output import only_json
 from capax.core.errors import InputError
 from capax.paper.partial_results import PARTIAL_FILE
+from capax.runs.folder import write as write_file
 from capax.runs.run import CONFIG, Run
 from capax.runtime.signals import CLOSE_TIMEOUT_S, leaving
 from capax.runtime.streams import forgiving_standard_output
@@ -168,3 +169,37 @@ class Report:
         print_table(runs)
         if self.out is not None:
             say(f"Written to {self.out}")
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Compare methods: runs that differ by their seed alone become one line, with intervals over seeds."""
+
+    folders: tyro.conf.Positional[tuple[Annotated[Path, tyro.conf.arg(metavar="RUN")], ...]]
+    """Folders that capax train has written."""
+    table: Path | None = None
+    """A file to write the table to: .md (Markdown), .csv (each number in its cell) or .tex (LaTeX, with booktabs)."""
+    json: bool = False
+    """Print the table as JSON, and nothing else, on standard output."""
+
+    def run(self) -> None:
+        if not self.folders:
+            raise InputError("no run is named: give the folders of one or more runs, as in capax compare runs/*.")
+        with only_json(self.json) as write:
+            from capax.reporting.comparison import FORMATS, as_json, compare, print_comparison
+
+            if self.table is not None and (self.table.suffix not in FORMATS or not self.table.parent.is_dir()):
+                endings = ", ".join(FORMATS)
+                raise InputError(
+                    f"the table is {self.table}: name a file in a folder that exists, with one of {endings}."
+                )
+            runs = [Run(path) for path in self.folders]
+            lines = compare(runs)
+            if self.table is not None:
+                write_file(self.table, FORMATS[self.table.suffix](lines))
+            write(as_json(lines))
+        if self.json:
+            return
+        print_comparison(lines, runs)
+        if self.table is not None:
+            say(f"Written to {self.table}")

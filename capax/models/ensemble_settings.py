@@ -46,7 +46,7 @@ class EnsembleSettings:
     """How a GPU computes rollouts: plain, fused (one kernel for all steps), or auto (fused where possible)."""
     cost_networks: Annotated[str, OneOf("shared", "own")] = "shared"
     """What predicts costs of 0 or 1. shared: the networks that predict everything else. own: networks that learn nothing
-    else, and drop inputs that say nothing about the cost."""
+    else, and drop inputs that say nothing about the cost; on a GPU, rollouts are then plain."""
     learning_rate: Annotated[float, Above()] = 1e-3
     """Adam's learning rate."""
     batch: Annotated[int, Whole()] = 256

@@ -1,4 +1,4 @@
-"""`capax report`, `capax resume` and `capax evaluate`: what they print of runs, and what they refuse."""
+"""`capax report`, `capax compare`, `capax resume` and `capax evaluate`: what they print of runs, and what they refuse."""
 
 from __future__ import annotations
 
@@ -92,7 +92,30 @@ def test_a_picture_that_cannot_be_written_is_refused_before_anything_is_printed(
 # Folders that hold no run.
 
 
-@pytest.mark.parametrize("command", ["report", "resume", "evaluate"])
+# compare.
+
+
+def test_methods_are_compared_as_text_json_and_files(runs, tmp_path, capsys):
+    main(["compare", *map(str, runs), "--json"])
+    random, cap = json.loads(capsys.readouterr().out)
+    assert (random["label"], cap["label"]) == ("random", "cap, κ conformal") and random["seeds"] == [0]
+    assert random["paid"]["centre"] == 100.0 and random["random_violations"] == 3
+    for ending in ("md", "csv", "tex"):
+        main(["compare", *map(str, runs), "--table", str(tmp_path / f"t.{ending}")])
+        assert capsys.readouterr().out.splitlines()[-1] == f"Written to {tmp_path / f't.{ending}'}"
+        assert "cap, " in (tmp_path / f"t.{ending}").read_text()
+
+
+@pytest.mark.parametrize("name", ["t.html", "t", "no/t.md"])
+def test_a_table_of_another_ending_or_place_is_refused_before_anything_is_printed(runs, tmp_path, refusal, name):
+    assert refusal("compare", str(runs[0]), "--table", str(tmp_path / name)).startswith("the table is ")
+
+
+def test_a_comparison_of_no_run_is_refused(refusal):
+    assert refusal("compare").startswith("no run is named")
+
+
+@pytest.mark.parametrize("command", ["report", "compare", "resume", "evaluate"])
 def test_a_folder_without_a_run_is_refused(tmp_path, refusal, command):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):

@@ -7,9 +7,10 @@ import json
 
 import pytest
 
-from benchmarks.figures import intervals, stored, words
+from benchmarks.figures import stored, words
 from benchmarks.figures.guarantees import binary_step, bound, budget_bound, worst_share
 from benchmarks.figures.measures import Entry, planned_violations, random_words
+from capax.reporting import intervals
 
 
 def test_exact_share_without_a_hit():
