@@ -49,7 +49,7 @@ def grouped(runs: Sequence[Run]) -> list[Group]:
     found: list[tuple[dict[str, Any], list[Run]]] = []
     for run in runs:
         values = flat(run.config)
-        same = next((members for known, members in found if known == values), None)
+        same = next((members for other, members in found if other == values), None)
         if same is None:
             found.append((values, [run]))
             continue

@@ -45,7 +45,9 @@ def build(config: RunConfig, world: World | None = None, own: UserObjects | None
     """The agent of a run; a resumed run gets the same one."""
     own = own or UserObjects()
     if config.method not in METHODS:
-        raise InputError(f"the run uses the method {config.method}: register it first, with capax.register.")
+        raise InputError(
+            f"the run uses the method {one_line(config.method, 60)}: register it first, with capax.register."
+        )
     method = find_method(config.method, config.kind)
     settings = method.settings[config.kind]
     settings = None if settings is None else parse_settings(settings, config.settings)

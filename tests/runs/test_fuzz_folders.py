@@ -18,6 +18,7 @@ from support.forged_checkpoints import HUGE, JSON, check_message, places, replac
 
 import capax
 from capax.core.errors import Damaged, InputError
+from capax.reporting.comparison import compare
 from capax.reporting.runs import report, summaries
 from capax.runs.run import Run
 from capax.runs.state import StateLike, StateReader, flatten, restore
@@ -62,6 +63,7 @@ def read_all(folder: Path) -> None:
     assert str(Run(folder)).isprintable() and Run(folder)._repr_html_()
     used_or_refused(lambda: capax.load(folder))
     used_or_refused(lambda: summaries([Run(folder)]))
+    used_or_refused(lambda: compare([Run(folder)]))
 
 
 def dumped(value: Any) -> str:
@@ -179,6 +181,7 @@ def test_every_field_of_a_row(random_run, tmp_path_factory):
         path.write_text(dumped(first) + "\n" + dumped(row) + "\n")
         assert str(Run(folder)).isprintable()
         used_or_refused(lambda: summaries([Run(folder)]))
+        used_or_refused(lambda: compare([Run(folder)]))
         if number % 9 == 0 and row != last:
             with pytest.raises(InputError) as refused:  # the checkpoint holds the row as it was
                 resume(folder, steps=100)
