@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 # compiling takes longest: programs run once or twice here, so that none is worth optimising
@@ -46,6 +47,13 @@ settings.register_profile(
     "capax", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("capax")
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays, so the garbage collector need not look at it again and again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
